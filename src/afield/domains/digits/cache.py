@@ -1,0 +1,67 @@
+"""Built arrays on disk: written whole or not at all, and checked before they are used."""
+
+import hashlib
+import os
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import numpy as np
+from numpy.typing import NDArray
+from platformdirs import user_cache_dir
+
+Arrays = dict[str, NDArray[Any]]
+
+_DIGEST = "sha256"
+
+
+def cache_folder() -> Path:
+    """The folder named by the environment variable AFIELD_CACHE, or else the user's cache folder."""
+    return Path(os.environ.get("AFIELD_CACHE") or user_cache_dir("afield"))
+
+
+def load_or_build(key: str, build: Callable[[], Mapping[str, NDArray[Any]]]) -> Arrays:
+    """The arrays cached under a key; where there are none, or they are damaged, those that `build` makes."""
+    path = cache_folder() / f"{key}.npz"
+    if path.exists():
+        try:
+            return _read(path)
+        except Exception as error:  # a damaged archive can fail in any way, and every way is mended by building again
+            warnings.warn(f"cached data in {path} is damaged ({error}); building it again", stacklevel=3)
+    arrays = dict(build())
+    try:
+        _write(path, arrays)
+    except OSError as error:
+        warnings.warn(f"cannot cache data in {path} ({error}); it will be built again next time", stacklevel=3)
+    return arrays
+
+
+def _read(path: Path) -> Arrays:
+    with np.load(path, allow_pickle=False) as archive:
+        arrays = {name: archive[name] for name in archive.files}
+    if str(arrays.pop(_DIGEST)) != _digest(path.stem, arrays):
+        raise ValueError("its checksum does not match")
+    return arrays
+
+
+def _write(path: Path, arrays: Arrays) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # Each writer has a file of its own: two processes that build at once replace each other's equal result.
+    unfinished = path.with_name(f".{path.stem}-{uuid4().hex}.tmp")
+    try:
+        with unfinished.open("xb") as handle:
+            np.savez(handle, allow_pickle=False, **{_DIGEST: np.array(_digest(path.stem, arrays))}, **arrays)
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def _digest(key: str, arrays: Arrays) -> str:
+    """SHA-256 over the key too, so that a file copied to another name is noticed."""
+    digest = hashlib.sha256(key.encode())
+    for name, array in sorted(arrays.items()):
+        digest.update(f"{name} {array.dtype} {array.shape}".encode())
+        digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()
