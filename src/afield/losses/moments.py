@@ -1,0 +1,52 @@
+"""Moment distance: how far apart the domains' feature means and variances are."""
+
+from itertools import combinations
+
+import torch
+from torch import Tensor, nn
+
+from afield.losses.precision import at_least_float32
+
+
+def moment_distance(features: Tensor, has_target: bool) -> Tensor:
+    r"""The paper's L_align over one batch.
+
+    .. math::
+        \frac1N\sum_i \|\mu_i-\mu_t\| + \frac{1}{\binom N2}\sum_{i<j}\|\mu_i-\mu_j\|
+        + \text{the same two terms for the variances}
+
+    Euclidean norms, not squared (the formula's name has a square, its terms have none). Without a target, as in DG,
+    the terms with t are absent. Variances are those of the batch itself (divided by b).
+
+    Args:
+        features: (n_domains, b, d), the target last if there is one.
+        has_target: whether the last domain is the target.
+
+    >>> moment_distance(torch.tensor([[[0.0]], [[3.0]], [[3.0]]]), has_target=True)
+    tensor(4.5000)
+    """
+    features = at_least_float32(features)
+    moments = torch.stack((features.mean(dim=1), features.var(dim=1, correction=0)))
+    num_sources = features.shape[0] - int(has_target)
+    sources = moments[:, :num_sources]
+    distance = features.new_zeros(())
+    if has_target:
+        distance = distance + _mean_distance(sources, moments[:, num_sources:])
+    if num_sources > 1:
+        first, second = zip(*combinations(range(num_sources), 2), strict=True)
+        distance = distance + _mean_distance(sources[:, list(first)], sources[:, list(second)])
+    return distance
+
+
+def _mean_distance(a: Tensor, b: Tensor) -> Tensor:
+    """Mean over pairs of the Euclidean distance, summed over the two moments."""
+    norms: Tensor = torch.linalg.vector_norm(a - b, dim=2)
+    return norms.mean(dim=1).sum()
+
+
+class MomentDistance(nn.Module):
+    """`moment_distance` as a module."""
+
+    def forward(self, features: Tensor, has_target: bool) -> Tensor:
+        """See `moment_distance`."""
+        return moment_distance(features, has_target)

@@ -1,0 +1,24 @@
+"""Backbones by name, gates, pooling and classifiers."""
+
+from afield.networks.backbones import build_backbone, check_backbone, map_shape, normalisation
+from afield.networks.gates import ChannelGate, ConvolutionSelection, Gate, GatedSelection, GateKind, SpatialGate
+from afield.networks.heads import Classifier, Pool, classify_aside
+from afield.networks.options import DIGIT_NETWORK, NetworkOptions
+
+__all__ = [
+    "DIGIT_NETWORK",
+    "ChannelGate",
+    "Classifier",
+    "ConvolutionSelection",
+    "Gate",
+    "GateKind",
+    "GatedSelection",
+    "NetworkOptions",
+    "Pool",
+    "SpatialGate",
+    "build_backbone",
+    "check_backbone",
+    "classify_aside",
+    "map_shape",
+    "normalisation",
+]

@@ -1,0 +1,90 @@
+"""Backbones by name: image in, feature map F (B, C, H, W) out."""
+
+from typing import Any
+
+import timm
+import torch
+from torch import Tensor, nn
+
+from afield.errors import AfieldError, unknown
+from afield.networks.options import DIGIT_NETWORK, NetworkOptions
+
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+HALF = (0.5, 0.5, 0.5)
+
+
+class DigitNetwork(nn.Sequential):
+    """M3SDA's three convolutions for 32 x 32 digits; with width 64 the map is 128 x 8 x 8."""
+
+    def __init__(self, width: int = 64) -> None:
+        super().__init__(
+            *_convolution(3, width),
+            nn.MaxPool2d(3, stride=2, padding=1),
+            *_convolution(width, width),
+            nn.MaxPool2d(3, stride=2, padding=1),
+            *_convolution(width, 2 * width),
+        )
+
+
+def _convolution(inputs: int, outputs: int) -> tuple[nn.Module, ...]:
+    return nn.Conv2d(inputs, outputs, 5, padding=2), nn.BatchNorm2d(outputs), nn.ReLU()
+
+
+class TimmBackbone(nn.Module):
+    """Any timm model whose features are a map with channels first."""
+
+    def __init__(self, name: str, pretrained: bool) -> None:
+        super().__init__()
+        check_backbone(name)
+        try:
+            self.model: Any = timm.create_model(name, pretrained=pretrained, num_classes=0)
+        except Exception as error:
+            if not pretrained:
+                raise
+            raise AfieldError(f"no ImageNet weights for '{name}' could be had: {_first_line(error)}") from error
+
+    def forward(self, images: Tensor) -> Tensor:
+        """The last feature map, before timm's own pooling."""
+        features: Tensor = self.model.forward_features(images)
+        return features
+
+
+def check_backbone(name: str) -> None:
+    """Raise, with the nearest spelling, unless the backbone exists."""
+    if name != DIGIT_NETWORK and not timm.is_model(name):
+        raise unknown("backbone", name, [DIGIT_NETWORK, *timm.list_models()])
+
+
+def build_backbone(options: NetworkOptions) -> nn.Module:
+    """The backbone an option names."""
+    if options.backbone == DIGIT_NETWORK:
+        return DigitNetwork(options.width)
+    return TimmBackbone(options.backbone, options.pretrained)
+
+
+def map_shape(backbone: nn.Module, image_size: int, name: str) -> tuple[int, int, int]:
+    """(C, H, W) of the map an image of this size gives, found by one forward pass."""
+    training = backbone.training
+    backbone.eval()
+    try:
+        with torch.no_grad():
+            features = backbone(torch.zeros(1, 3, image_size, image_size))
+    except (AssertionError, RuntimeError) as error:
+        raise AfieldError(
+            f"backbone '{name}' does not take {image_size} x {image_size} images: {_first_line(error)}"
+        ) from error
+    finally:
+        backbone.train(training)
+    expected = getattr(getattr(backbone, "model", None), "num_features", features.shape[1])
+    if features.ndim != 4 or features.shape[1] != expected:
+        raise AfieldError(f"backbone '{name}' gives no (channels, height, width) map; choose a convolutional one")
+    return int(features.shape[1]), int(features.shape[2]), int(features.shape[3])
+
+
+def normalisation(options: NetworkOptions) -> tuple[tuple[float, float, float], tuple[float, float, float]]:
+    """Mean and standard deviation of the images the backbone expects."""
+    return (HALF, HALF) if options.backbone == DIGIT_NETWORK else (IMAGENET_MEAN, IMAGENET_STD)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

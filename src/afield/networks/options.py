@@ -1,0 +1,24 @@
+"""Which network: the part of a config that this room understands."""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+DIGIT_NETWORK = "digit"
+
+
+class NetworkOptions(BaseModel):
+    """A backbone by name and how its feature map becomes class scores."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    backbone: str = Field(DIGIT_NETWORK, description="'digit' (three 5x5 convolutions) or a timm convolutional model")
+    width: int = Field(64, ge=8, description="channels of the digit network's first layer; its map has twice as many")
+    pool: Literal["pool", "pool2", "flatten"] = Field(
+        "pool", description="from map to vector: average over all positions, over a 2x2 grid, or no averaging"
+    )
+    hidden: tuple[Annotated[int, Field(ge=1)], ...] = Field(
+        (), description="widths of fully connected layers before the classifier"
+    )
+    dropout: float = Field(0.0, ge=0, lt=1, description="dropout after each hidden layer")
+    pretrained: bool = Field(False, description="start a timm backbone from its ImageNet weights")
