@@ -1,0 +1,104 @@
+"""Every method by the name tables use: the registered ones, and the presets that set some of their options."""
+
+import tomllib
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from afield.errors import AfieldError, unknown
+from afield.methods import Method, Registration, Shape, find_method, registered_methods
+from afield.networks import DIGIT_NETWORK, NetworkOptions
+from afield.options import validated
+
+PRESETS = files("afield") / "presets"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A method as tables name it: a registered method and the options its preset sets."""
+
+    name: str
+    summary: str
+    registration: Registration
+    method: dict[str, Any] = field(default_factory=dict)
+    training: dict[str, Any] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, Any]:
+        """What `afield methods --json` says of it."""
+        method = self.registration.method
+        return {
+            "name": self.name,
+            "summary": self.summary,
+            "tasks": ["uda"] if method.needs_target else ["uda", "dg"],
+            "needs_target": method.needs_target,
+            "min_sources": method.min_sources,
+            "reference": self.registration.reference,
+            "file": self.registration.file,
+            "options": {**self.method, **{f"training.{key}": value for key, value in self.training.items()}},
+        }
+
+
+@cache
+def _presets() -> dict[str, dict[str, Any]]:
+    folder = PRESETS / "methods"
+    return {item.name.removesuffix(".toml"): tomllib.loads(item.read_text("utf-8")) for item in folder.iterdir()}
+
+
+def list_methods() -> list[str]:
+    """The names that `train`, `create_method` and tables take."""
+    return sorted({*registered_methods(), *_presets()})
+
+
+def find_entry(name: str) -> Entry:
+    """The method of a name, or the error with the nearest spelling."""
+    if name in registered_methods():
+        registration = find_method(name)
+        return Entry(name, registration.summary, registration)
+    if name not in _presets():
+        raise unknown("method", name, list_methods())
+    preset = _presets()[name]
+    options = dict(preset["method"])
+    return Entry(name, preset["summary"], find_method(options.pop("base")), options, preset.get("training", {}))
+
+
+def create_method(
+    name: str,
+    *,
+    backbone: str = DIGIT_NETWORK,
+    num_classes: int,
+    num_sources: int,
+    image_size: int | None = None,
+    network: dict[str, Any] | None = None,
+    **options: Any,
+) -> Method:
+    """Build a method by name, with random (or timm's ImageNet) weights.
+
+    `network` takes the other keys of a config's [network] table, `options` those of its [method] table. Images are
+    32 x 32 for the digit network and 224 x 224 for timm's unless `image_size` says otherwise.
+
+    >>> method = create_method("far", num_classes=10, num_sources=4)
+    """
+    entry = find_entry(name)
+    check_sources(entry, num_sources)
+    method = entry.registration.method
+    shape = Shape(
+        validated(NetworkOptions, "network", {"backbone": backbone, **(network or {})}),
+        image_size or (32 if backbone == DIGIT_NETWORK else 224),
+        num_classes,
+        num_sources,
+    )
+    return method(shape, validated(method.Options, "method", {**entry.method, **options}))
+
+
+def check_sources(entry: Entry, num_sources: int) -> None:
+    """Raise unless the task has as many sources as the method needs."""
+    needed = entry.registration.method.min_sources
+    if num_sources < needed:
+        raise AfieldError(f"method '{entry.name}' needs at least {needed} source domains, not {num_sources}")
+
+
+def check_target(entry: Entry, kind: str) -> None:
+    """Raise if the method needs target images and the task shows none."""
+    if entry.registration.method.needs_target and kind != "uda":
+        raise AfieldError(f"method '{entry.name}' needs target images in training, which a {kind} task does not have")

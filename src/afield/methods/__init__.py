@@ -1,0 +1,23 @@
+"""One file a method. Importing this room registers them all."""
+
+from importlib import import_module
+from pkgutil import iter_modules
+
+from afield.methods.method import Inspection, Losses, Method, MethodOptions, Shape
+from afield.methods.registry import Registration, find_method, register_method, registered_methods
+
+# Every file beside this one may register methods, so that adding a method is adding a file.
+for _module in iter_modules(__path__):
+    import_module(f"{__name__}.{_module.name}")
+
+__all__ = [
+    "Inspection",
+    "Losses",
+    "Method",
+    "MethodOptions",
+    "Registration",
+    "Shape",
+    "find_method",
+    "register_method",
+    "registered_methods",
+]

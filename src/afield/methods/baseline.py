@@ -1,0 +1,16 @@
+"""Baseline: all sources pooled, cross-entropy only. What every other method has to beat."""
+
+from torch.nn.functional import cross_entropy
+
+from afield.batches import Batch
+from afield.methods.method import Losses, Method
+from afield.methods.registry import register_method
+
+
+@register_method("baseline", summary="pooled sources, cross-entropy only", reference="Jin et al. 2020, Table 1")
+class Baseline(Method):
+    """Supervised learning on the union of the sources. In UDA the target images of a batch are not looked at."""
+
+    def losses(self, batch: Batch) -> Losses:
+        """Cross-entropy over the labelled images."""
+        return {"classification": cross_entropy(self(batch.images[: batch.num_labelled]), batch.labels)}

@@ -1,0 +1,185 @@
+"""FAR: Feature Alignment and Restoration (Jin, Lan, Zeng, Chen: arXiv 2006.12009, 2020).
+
+    x -> backbone -> F
+    A  = FA(F)                            the part of F that is aligned across domains
+    R  = F - A                            what alignment leaves out
+    R+ = FR(R) R,  R- = (1 - FR(R)) R     its task-relevant and its task-irrelevant part
+    inference: C(pool(A + R+))
+
+    L = L_cls + 0.5 L_align(A) + 0.1 L_DRE + w L_consist
+
+Two routings, since the paper says two things. `end-to-end` backpropagates the sum into everything (section 3.2).
+`selective` follows the supplementary's Algorithm 1: L_cls updates the whole network, L_align only FA, L_DRE only FR,
+L_consist only C. It costs one forward and one backward of the network: each loss reads its inputs detached, and C with
+detached parameters, so that the single backward pass stops where the algorithm says. Only the gates, which are small,
+run a second time.
+
+Where the default leaves the paper, the option that does so says why; the preset `far-paper` sets them all back.
+"""
+
+from typing import Literal, NamedTuple
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from afield.batches import Batch
+from afield.losses import (
+    dual_ranking_entropy,
+    expert_consistency,
+    moment_distance,
+    ranking_entropy_minus,
+    ranking_entropy_plus,
+    unranked_entropy,
+)
+from afield.methods.method import Inspection, Losses, Method, MethodOptions, Shape
+from afield.methods.registry import register_method
+from afield.networks import ConvolutionSelection, Gate, GatedSelection, classify_aside
+
+
+class FAROptions(MethodOptions):
+    """Options of FAR. The weights multiply losses whose own weight in L is 1."""
+
+    align_weight: float = Field(0.5, ge=0, description="weight of the moment distance of A (paper: 0.5)")
+    dre_weight: float = Field(0.1, ge=0, description="weight of the dual ranking entropy (paper: 0.1)")
+    consistency_weight: float = Field(
+        0.1, ge=0, description="weight of learning from the experts (paper: 100, which swamps the other losses)"
+    )
+    aligned_classification_weight: float = Field(
+        1.0, ge=0, description="weight of C's cross-entropy on A alone; it keeps A useful and FA open (paper: 0)"
+    )
+    normalised_gate: bool = Field(
+        True, description="FA's gate has mean 1; a plain sigmoid closes, since A = 0 is aligned (paper: plain)"
+    )
+    gate: Literal["both", "channel", "spatial", "conv"] = Field(
+        "both", description="branches of both gates; 'conv' makes A by a 1x1 convolution and ReLU instead"
+    )
+    reduction: int = Field(8, ge=1, description="the gates' hidden layers have C / reduction units (paper: 8)")
+    routing: Literal["end-to-end", "selective"] = Field(
+        "end-to-end", description="which parameters each loss updates: all, or those of the paper's Algorithm 1"
+    )
+    dre: Literal["dual", "plus", "minus", "unranked", "none"] = Field(
+        "dual", description="which halves of the ranking entropy; 'unranked' compares with no reference"
+    )
+    experts: bool = Field(True, description="a classifier a source reads pool(F) and teaches C")
+    experts_shape_backbone: bool = Field(
+        False,
+        description="the experts' cross-entropy trains the backbone too, which pulls F apart by domain (paper: yes)",
+    )
+
+
+class Parts(NamedTuple):
+    """The maps of one forward pass, named as in the paper. R- is R - R_plus."""
+
+    F: Tensor
+    A: Tensor
+    R: Tensor
+    R_plus: Tensor
+
+
+@register_method("far", summary="feature alignment and restoration", reference="Jin et al. 2020")
+class FAR(Method):
+    """Backbone, FA, FR, the shared classifier C and, in training, one expert a source."""
+
+    Options = FAROptions
+    min_sources = 2
+    ramped = frozenset({"align", "dre", "consistency"})
+    training_only = frozenset({"experts"})
+    options: FAROptions
+
+    def __init__(self, shape: Shape, options: FAROptions) -> None:
+        super().__init__(shape, options)
+        channels = self.map_shape[0]
+        kind = "both" if options.gate == "conv" else options.gate
+        self.fa: nn.Module = (
+            ConvolutionSelection(channels)
+            if options.gate == "conv"
+            else GatedSelection(Gate(channels, kind, options.reduction, options.normalised_gate))
+        )
+        # FR stays a plain sigmoid: R- = (1 - FR) R means nothing for a gate above 1, and no loss gains by closing it.
+        self.fr = Gate(channels, kind, options.reduction)
+        experts = [nn.Linear(self.pool.width, shape.num_classes) for _ in range(shape.num_sources)]
+        self.experts = nn.ModuleList(experts) if options.experts else None
+
+    def parts(self, images: Tensor) -> Parts:
+        """F, A, R and R+ of a batch of images."""
+        F = self.backbone(images)
+        A = self.fa(F)
+        R = F - A
+        return Parts(F, A, R, self.fr(R) * R)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """C(pool(A + R+))."""
+        parts = self.parts(images)
+        scores: Tensor = self.classifier(self.pool(parts.A + parts.R_plus))
+        return scores
+
+    def losses(self, batch: Batch) -> Losses:
+        """Classification on the sources; alignment and ranking entropy on all domains; consistency on the sources."""
+        parts, options, labelled = self.parts(batch.images), self.options, batch.num_labelled
+        f = self.pool(parts.A)
+        f_plus = f + self.pool(parts.R_plus)
+        losses = {"classification": cross_entropy(self.classifier(f_plus[:labelled]), batch.labels)}
+        if options.aligned_classification_weight:
+            scores = classify_aside(self.classifier, f[:labelled])
+            losses["aligned"] = options.aligned_classification_weight * cross_entropy(scores, batch.labels)
+        losses["align"] = options.align_weight * self._alignment(parts, batch)
+        if options.dre != "none":
+            losses["dre"] = options.dre_weight * self._ranking_entropy(parts)
+        if self.experts is not None:
+            taught = self.teach(batch, parts.F)
+            losses["experts"] = cross_entropy(taught, batch.labels)
+            losses["consistency"] = options.consistency_weight * self._consistency(f_plus[:labelled], taught)
+        return losses
+
+    def teach(self, batch: Batch, F: Tensor) -> Tensor:
+        """Each expert's scores on its own source, (n_sources * b, classes)."""
+        assert self.experts is not None
+        F = F if self.options.experts_shape_backbone else F.detach()
+        sources = batch.by_domain(self.pool(F[: batch.num_labelled]))
+        return torch.cat([expert(vectors) for expert, vectors in zip(self.experts, sources, strict=True)])
+
+    def _alignment(self, parts: Parts, batch: Batch) -> Tensor:
+        """L_align of pool(A); selective: into FA only."""
+        A = self.fa(parts.F.detach()) if self.options.routing == "selective" else parts.A
+        return moment_distance(batch.by_domain(A.mean(dim=(2, 3))), batch.has_target)
+
+    def _ranking_entropy(self, parts: Parts) -> Tensor:
+        """L_DRE, or the part of it an ablation keeps; selective: into FR only."""
+        selective = self.options.routing == "selective"
+        A, R, R_plus = parts.A, parts.R, parts.R_plus
+        if selective:
+            A, R = A.detach(), R.detach()
+            R_plus = self.fr(R) * R
+
+        def scores(features: Tensor) -> Tensor:
+            return classify_aside(self.classifier, features, frozen=selective)
+
+        f, r, r_plus = self.pool(A), self.pool(R), self.pool(R_plus)
+        reference, enhanced, contaminated = scores(f), scores(f + r_plus), scores(f + (r - r_plus))
+        match self.options.dre:
+            case "plus":
+                return ranking_entropy_plus(enhanced, reference)
+            case "minus":
+                return ranking_entropy_minus(reference, contaminated)
+            case "unranked":
+                return unranked_entropy(enhanced, contaminated)
+        return dual_ranking_entropy(enhanced, reference, contaminated)
+
+    def _consistency(self, f_plus: Tensor, taught: Tensor) -> Tensor:
+        """L_consist; selective: into C only. The experts are never its pupils."""
+        f_plus = f_plus.detach() if self.options.routing == "selective" else f_plus
+        return expert_consistency(classify_aside(self.classifier, f_plus), taught)
+
+    def inspect(self, images: Tensor) -> Inspection:
+        """Scores of C on F, A, A + R+ and A + R-, and what the two gates let through."""
+        F, A, R, R_plus = self.parts(images)
+        maps = {"F": F, "A": A, "A+R+": A + R_plus, "A+R-": F - R_plus}
+        views = {name: self.classifier(self.pool(features)) for name, features in maps.items()}
+        return Inspection(views["A+R+"], views, {"kept": _share(A, F), "restored": _share(R_plus, R)})
+
+
+def _share(part: Tensor, whole: Tensor) -> Tensor:
+    """How large a part is beside the whole, a value for each image."""
+    return part.abs().mean(dim=(1, 2, 3)) / whole.abs().mean(dim=(1, 2, 3)).clamp_min(1e-12)

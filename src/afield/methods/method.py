@@ -1,0 +1,86 @@
+"""What a method is: its parts, its losses on a batch, and its class scores at inference."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from pydantic import BaseModel, ConfigDict
+from torch import Tensor, nn
+
+from afield.batches import Batch
+from afield.networks import Classifier, NetworkOptions, Pool, build_backbone, map_shape
+
+Losses = dict[str, Tensor]
+
+
+class MethodOptions(BaseModel):
+    """Base of a method's options: typed, strict, and each with a sentence that says what it does."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a method is built for: a network, the size of its images, the number of classes and of sources."""
+
+    network: NetworkOptions
+    image_size: int
+    num_classes: int
+    num_sources: int
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """What an evaluation looks at: the scores that count, scores from other features, and gate statistics (B,)."""
+
+    scores: Tensor
+    views: dict[str, Tensor] = field(default_factory=dict)
+    gates: dict[str, Tensor] = field(default_factory=dict)
+
+
+class Method(nn.Module):
+    """Base of all methods. A subclass builds its parts in `__init__` and overrides `losses` and `forward`.
+
+    The base builds what every method has: `backbone` (image to map F), `pool` (map to vector) and `classifier`.
+    """
+
+    Options: ClassVar[type[MethodOptions]] = MethodOptions
+    needs_target: ClassVar[bool] = False
+    """True: works in UDA only, where target images are seen in training."""
+    min_sources: ClassVar[int] = 1
+    ramped: ClassVar[frozenset[str]] = frozenset()
+    """Names of the losses whose weight the loop ramps up from 0."""
+    training_only: ClassVar[frozenset[str]] = frozenset()
+    """Names of the parts that inference does without."""
+
+    def __init__(self, shape: Shape, options: MethodOptions) -> None:
+        super().__init__()
+        self.options = options
+        self.backbone = build_backbone(shape.network)
+        self.map_shape = map_shape(self.backbone, shape.image_size, shape.network.backbone)
+        self.pool = Pool(shape.network.pool, self.map_shape)
+        self.classifier = Classifier(self.pool.width, shape.num_classes, shape.network)
+
+    def losses(self, batch: Batch) -> Losses:
+        """Every loss by name, weighted as it enters the sum."""
+        raise NotImplementedError
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Class scores (B, classes): the path of inference."""
+        scores: Tensor = self.classifier(self.pool(self.backbone(images)))
+        return scores
+
+    def update(self, batch: Batch, descend: Callable[[Losses], None]) -> Losses:
+        """One training step. `descend` sums the losses, backpropagates and steps; override to descend several times."""
+        losses = self.losses(batch)
+        descend(losses)
+        return losses
+
+    def inspect(self, images: Tensor) -> Inspection:
+        """Scores and diagnostics of one evaluation batch."""
+        return Inspection(self(images))
+
+    def drop_training_parts(self) -> None:
+        """Remove what only training needs."""
+        for name in self.training_only:
+            setattr(self, name, None)

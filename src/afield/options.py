@@ -1,0 +1,27 @@
+"""From plain values to typed options, with errors that name the key, the allowed values and the nearest spelling."""
+
+import json
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from afield.errors import AfieldError, unknown
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def validated(model: type[Model], section: str, values: dict[str, Any]) -> Model:
+    """Values as the section's typed options. Strict: an unknown key or a wrong type is an error."""
+    for key in values:
+        if key not in model.model_fields:
+            raise unknown("config key", f"{section}.{key}", [f"{section}.{name}" for name in model.model_fields])
+    try:
+        # By way of JSON, so that TOML's arrays become tuples while strictness still refuses "3" for 3.
+        return model.model_validate_json(json.dumps(values, default=str))
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in (section, *first["loc"]))
+        reason = first["msg"].removeprefix("Value error, ")
+        reason = reason[:1].lower() + reason[1:]
+        got = f", not {json.dumps(first['input'], default=str)}" if first["loc"] else ""
+        raise AfieldError(f"config key '{key}': {reason}{got}") from error
