@@ -1,0 +1,128 @@
+"""The config of a run: defaults, then the data set's preset, the method's preset, a file, and single keys, in turn."""
+
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+from pydantic import BaseModel, ConfigDict, Field
+
+from afield.catalogue import PRESETS, check_target, find_entry
+from afield.domains import TaskKind, check_data
+from afield.errors import AfieldError, unknown
+from afield.methods import MethodOptions
+from afield.networks import DIGIT_NETWORK, NetworkOptions, check_backbone
+from afield.options import validated
+from afield.training.options import TrainingOptions
+
+Values = dict[str, dict[str, Any]]
+
+
+class DataOptions(BaseModel):
+    """Which images."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    name: str = Field("digits", description="a data set's name; see `afield data`")
+
+
+class TaskOptions(BaseModel):
+    """Which domains are learned from, and which is the target."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    kind: TaskKind = Field("uda", description="'uda' sees the target's images without labels, 'dg' never sees them")
+    target: str | None = Field(None, description="the domain to work in")
+    sources: tuple[str, ...] = Field((), description="labelled domains; none named means all but the target")
+
+
+@dataclass(frozen=True)
+class Config:
+    """A resolved, valid config."""
+
+    data: DataOptions
+    task: TaskOptions
+    network: NetworkOptions
+    method_name: str
+    method: MethodOptions
+    training: TrainingOptions
+
+    def as_dict(self) -> Values:
+        """Plain values by section, as TOML, JSON and checkpoints hold them. What is not set is left out."""
+        sections: dict[str, BaseModel] = {
+            "data": self.data, "task": self.task, "network": self.network,
+            "method": self.method, "training": self.training,
+        }  # fmt: skip
+        values = {name: options.model_dump(mode="json", exclude_none=True) for name, options in sections.items()}
+        values["method"] = {"name": self.method_name, **values["method"]}
+        return values
+
+    def as_toml(self) -> str:
+        """The config as a file that `--config` takes."""
+        return tomli_w.dumps(self.as_dict())
+
+
+SECTIONS = ("data", "task", "network", "method", "training")
+
+
+def resolve(*layers: Values) -> Config:
+    """The config of layers of given values, later ones first in rank, over the presets they name."""
+    given = merge(*layers)
+    data = validated(DataOptions, "data", given["data"])
+    check_data(data.name)
+    name = given["method"].pop("name", "far")
+    if not isinstance(name, str):
+        raise AfieldError(f"config key 'method.name': must be a method's name, not {name!r}")
+    entry = find_entry(name)
+    values = merge(data_preset(data.name), {"method": entry.method, "training": entry.training}, given)
+    task = validated(TaskOptions, "task", values["task"])
+    check_target(entry, task.kind)
+    network = validated(NetworkOptions, "network", values["network"])
+    check_backbone(network.backbone)
+    if network.pretrained and network.backbone == DIGIT_NETWORK:
+        raise AfieldError("config key 'network.pretrained': there are no ImageNet weights for the digit network")
+    method = validated(entry.registration.method.Options, "method", values["method"])
+    training = validated(TrainingOptions, "training", values["training"])
+    return Config(data, task, network, name, method, training)
+
+
+def merge(*layers: Values) -> Values:
+    """One set of values: a later layer's key replaces an earlier one's."""
+    merged: Values = {section: {} for section in SECTIONS}
+    for layer in layers:
+        for section, values in layer.items():
+            if section not in merged:
+                raise unknown("config section", section, SECTIONS)
+            if not isinstance(values, dict):
+                raise AfieldError(f"config section '{section}' must be a table of keys, not {values!r}")
+            merged[section] |= values
+    return merged
+
+
+def data_preset(name: str) -> Values:
+    """The network and recipe that suit a data set, if the package has them."""
+    file = PRESETS / "data" / f"{name}.toml"
+    return tomllib.loads(file.read_text("utf-8")) if file.is_file() else {}
+
+
+def read_config(path: Path) -> Values:
+    """The values of a TOML file."""
+    try:
+        return tomllib.loads(path.read_text("utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise AfieldError(f"cannot read config file {path}: {getattr(error, 'strerror', None) or error}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise AfieldError(f"config file {path} is not valid TOML: {error}") from error
+
+
+def parse_assignment(text: str) -> dict[str, Any]:
+    """One `section.key=value` of the command line; the value as TOML writes it, or a bare word."""
+    path, equals, value = text.partition("=")
+    if not equals or "." not in path:
+        raise AfieldError(f"--set takes section.key=value, not '{text}'")
+    try:
+        parsed = tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        parsed = value.strip()
+    return {path.strip(): parsed}

@@ -1,0 +1,51 @@
+"""What a run did, as append-only JSON lines: nothing downstream reads anything else.
+
+A file holds one `run` line (resolved config, protocol, versions, seed, device), an `evaluation` line for each
+evaluation, and one `end` line. Wall-clock time stands in the `end` line alone, so that all the others are equal for
+equal runs.
+"""
+
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from afield.errors import AfieldError
+
+Record = dict[str, Any]
+
+
+def append_record(path: Path, record: Record) -> None:
+    """Add one line and see it safely to disk."""
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(record, allow_nan=False) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def read_records(path: Path) -> list[Record]:
+    """All records of a file. A last line cut short by a kill is left out; damage anywhere else is an error."""
+    try:
+        lines = path.read_text("utf-8").split("\n")
+    except OSError as error:
+        raise AfieldError(f"cannot read records {path}: {error.strerror}") from error
+    records = []
+    for number, line in enumerate(lines[:-1], start=1):
+        try:
+            records.append(json.loads(line))
+        except json.JSONDecodeError as error:
+            raise AfieldError(f"line {number} of {path} is not a record: {error.msg}") from error
+    return records
+
+
+def rewrite_records(path: Path, records: Iterable[Record]) -> None:
+    """Replace the file by these records, at once or not at all."""
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text("".join(json.dumps(record, allow_nan=False) + "\n" for record in records), "utf-8")
+    temporary.replace(path)
+
+
+def evaluations(records: Iterable[Record]) -> list[Record]:
+    """The evaluation lines, in order."""
+    return [record for record in records if record["event"] == "evaluation"]

@@ -1,0 +1,194 @@
+"""One run from names to result: resolve the config, load the data, build the method, train, read the records."""
+
+import platform
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from afield import __version__
+from afield.batches import Preprocessing
+from afield.catalogue import check_sources, find_entry
+from afield.config import Config, Values, merge, read_config, resolve
+from afield.domains import DomainSet, load_data, make_task
+from afield.errors import AfieldError
+from afield.methods import Method, Shape
+from afield.networks import normalisation
+from afield.records import Record, evaluations, read_records
+from afield.selection import HEADLINE_SELECTORS, select
+from afield.training import Loop, Plan, RunFolder, isolated_generators
+
+RECORDED_VERSIONS = ("torch", "torchvision", "timm", "lightning", "numpy")
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run, seen through a selector."""
+
+    folder: Path
+    selector: str
+    accuracy: dict[str, float]
+    """Test accuracy (0 to 1) by domain, sources and target, at the step the selector chose."""
+    checkpoint: Path
+    step: int
+    seconds: float
+    records: list[Record]
+
+    def select(self, selector: str) -> "Run":
+        """The same run through another selector."""
+        return read_run(self.folder, selector)
+
+
+def read_run(folder: Path, selector: str = "last") -> Run:
+    """The result of a finished run from the records in its folder."""
+    check_selector(selector)
+    files = RunFolder(folder)
+    records = read_records(files.records)
+    if not records or records[-1]["event"] != "end":
+        raise AfieldError(f"the run in {folder} has not ended; --resume continues it")
+    chosen = select(evaluations(records), selector)
+    results = {**chosen["sources"], **chosen["oracle"]}
+    accuracy = {name: result["accuracy"] for name, result in results.items()}
+    checkpoint = files.last if selector == "last" else files.best
+    return Run(folder, selector, accuracy, checkpoint, chosen["step"], records[-1]["seconds"], records)
+
+
+def check_selector(selector: str) -> None:
+    """Raise unless the selector may choose a run's result: no looking at the target's labels."""
+    if selector not in HEADLINE_SELECTORS:
+        raise AfieldError(f"a run's result is chosen by {' or '.join(HEADLINE_SELECTORS)}, not by '{selector}'")
+
+
+def train(
+    data: str | None = None,
+    task: str | None = None,
+    target: str | None = None,
+    method: str | None = None,
+    steps: int | None = None,
+    seed: int | None = None,
+    out: str | Path = "",
+    *,
+    sources: list[str] | None = None,
+    config: str | Path | None = None,
+    settings: dict[str, Any] | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    selector: str = "last",
+    progress: bool = True,
+) -> Run:
+    """Train a method on a task and return its result.
+
+    What is not given comes from `config` (a TOML file), then from the presets of the data set and the method.
+    `settings` sets single keys, such as {"method.align_weight": 0.3}, and ranks above all else. `out` is the run's
+    folder; one that holds a run is an error unless `resume` or `overwrite` decides.
+    """
+    if not str(out):
+        raise AfieldError("a run needs a folder to write to: out")
+    named: Values = {
+        "data": {"name": data}, "task": {"kind": task, "target": target, "sources": sources},
+        "method": {"name": method}, "training": {"steps": steps, "seed": seed},
+    }  # fmt: skip
+    layers = config_layers(config, named, [{path: value} for path, value in (settings or {}).items()])
+    resolved = choose_config(layers, Path(out), resume=resume, overwrite=overwrite)
+    return train_config(resolved, Path(out), overwrite=overwrite, selector=selector, progress=progress)
+
+
+def config_layers(file: str | Path | None, named: Values, settings: Iterable[dict[str, Any]]) -> list[Values]:
+    """What a user gave, lowest rank first: a file, named arguments (None is not given), single `section.key`s."""
+    given = {section: {k: v for k, v in keys.items() if v is not None} for section, keys in named.items()}
+    return [read_config(Path(file)) if file else {}, given, *(_by_section(setting) for setting in settings)]
+
+
+def choose_config(layers: list[Values], out: Path, *, resume: bool, overwrite: bool) -> Config:
+    """The config a run in this folder has: resolved from what was given, or the stored one of a run to resume."""
+    folder = RunFolder(out)
+    folder.check(resume, overwrite)
+    if not resume:
+        return resolve(*layers)
+    config = resolve(read_config(folder.config))
+    check_same(config, merge(*layers))
+    return config
+
+
+def train_config(
+    config: Config,
+    out: Path,
+    *,
+    overwrite: bool = False,
+    selector: str = "last",
+    progress: bool = True,
+    show_config: bool = False,
+) -> Run:
+    """Train a resolved config, from its last checkpoint if the folder has one. Writes nothing before all is checked."""
+    check_selector(selector)
+    data = load_data(config.data.name)
+    with isolated_generators(config.training.seed):
+        loop = Loop(make_plan(config, data), RunFolder(out), progress)
+        if show_config:
+            print(config.as_toml(), file=sys.stderr)
+        if overwrite:
+            loop.folder.clear()
+        loop.run(make_header(config, data, str(loop.device)))
+    return read_run(out, selector)
+
+
+def check_same(config: Config, given: Values) -> None:
+    """Raise if a resumed run is asked to be another run than the one stored."""
+    stored = config.as_dict()
+    for section, values in given.items():
+        for key, value in values.items():
+            value = list(value) if isinstance(value, tuple) else value
+            if key not in stored[section] or stored[section][key] != value:
+                has = stored[section].get(key, "not set")
+                raise AfieldError(f"cannot resume with {section}.{key} = {value}: the run there has {has}")
+
+
+def make_plan(config: Config, data: DomainSet) -> Plan:
+    """The task, the method with fresh weights, and what else a loop needs."""
+    task, views = make_task(data, config.task.kind, config.task.target, config.task.sources)
+    check_sources(find_entry(config.method_name), len(task.sources))
+    method = build_method(config, data.image_size, len(data.classes), len(task.sources))
+    preprocessing = Preprocessing(data.image_size, *normalisation(config.network))
+    return Plan(config.method_name, method, task, views, preprocessing, config.training, config.as_dict())
+
+
+def build_method(config: Config, image_size: int, num_classes: int, num_sources: int) -> Method:
+    """The config's method, with fresh weights."""
+    shape = Shape(config.network, image_size, num_classes, num_sources)
+    return find_entry(config.method_name).registration.method(shape, config.method)
+
+
+def make_header(config: Config, data: DomainSet, device: str) -> Record:
+    """The first line of a run's records."""
+    return {
+        "event": "run",
+        "config": config.as_dict(),
+        "protocol": {"data": data.name, "checksum": data.checksum(), "test_images": _test_counts(data)},
+        "versions": {
+            "afield": __version__,
+            "python": platform.python_version(),
+            **{name: version(name) for name in RECORDED_VERSIONS},
+        },
+        "seed": config.training.seed,
+        "device": torch.cuda.get_device_name()
+        if device.startswith("cuda")
+        else f"cpu, {torch.get_num_threads()} threads",
+    }
+
+
+def _test_counts(data: DomainSet) -> dict[str, int]:
+    return {name: len(domain.test) for name, domain in data.domains.items()}
+
+
+def _by_section(settings: dict[str, Any]) -> Values:
+    values: Values = {}
+    for path, value in settings.items():
+        section, dot, key = path.partition(".")
+        if not dot:
+            raise AfieldError(f"a setting's name is section.key, not '{path}'")
+        values.setdefault(section, {})[key] = value
+    return values

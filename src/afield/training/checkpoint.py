@@ -1,0 +1,116 @@
+"""Checkpoints that are safe to load from a stranger: tensors as safetensors, all else as JSON. No pickle anywhere."""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from afield.errors import AfieldError
+
+FORMAT = 1
+KEY = "afield"
+TENSOR = "$tensor"
+PICKLE_STARTS = (b"PK", b"\x80")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A model with what prediction needs (classes, preprocessing, config) and what resuming needs (`state`)."""
+
+    config: dict[str, dict[str, Any]]
+    classes: tuple[str, ...]
+    sources: tuple[str, ...]
+    preprocessing: dict[str, Any]
+    step: int
+    state: dict[str, Any]
+    """A tree of dicts, lists, plain values and tensors; `state["model"]` is the method's state dict."""
+
+
+def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
+    """Write at once or not at all: a kill leaves the old file."""
+    tensors: dict[str, Tensor] = {}
+    content = {"format": FORMAT, **asdict(_without_state(checkpoint)), "state": _fold(checkpoint.state, "", tensors)}
+    temporary = path.with_name(path.name + ".tmp")
+    save_file(tensors, temporary, metadata={KEY: json.dumps(content)})
+    temporary.replace(path)
+
+
+def load_checkpoint(path: Path) -> Checkpoint:
+    """Read a checkpoint, or raise one line that says why it cannot be one. Runs no code from the file."""
+    if not path.is_file():
+        raise AfieldError(f"no checkpoint at {path}")
+    with path.open("rb") as file:
+        if file.read(2).startswith(PICKLE_STARTS):
+            raise AfieldError(f"{path} is a pickle or a PyTorch archive, which could run code; afield opens neither")
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise AfieldError(f"{path} is truncated, or not a checkpoint ({error})") from error
+    try:
+        content = json.loads(metadata[KEY])
+        version = content.pop("format")
+    except (KeyError, ValueError, AttributeError) as error:
+        raise AfieldError(f"{path} is a safetensors file, but not a checkpoint of afield") from error
+    if version != FORMAT:
+        raise AfieldError(f"{path} has checkpoint format {version}; this version of afield reads format {FORMAT}")
+    try:
+        content["state"] = _unfold(content["state"], tensors)
+        content |= {key: tuple(content[key]) for key in ("classes", "sources")}
+        return Checkpoint(**content)
+    except (KeyError, TypeError) as error:
+        raise AfieldError(f"{path} is damaged: its parts do not fit together ({error})") from error
+
+
+def _without_state(checkpoint: Checkpoint) -> Checkpoint:
+    """For `asdict`, which would copy every tensor."""
+    return Checkpoint(**{**vars(checkpoint), "state": {}})
+
+
+def _fold(tree: Any, path: str, tensors: dict[str, Tensor]) -> Any:
+    """Move the tree's tensors into `tensors` and leave their names behind. Keys become strings."""
+    if isinstance(tree, Tensor):
+        # A copy: safetensors refuses memory that two names share, and channels-last memory.
+        tensors[path] = tree.detach().cpu().contiguous().clone()
+        return {TENSOR: path}
+    if isinstance(tree, dict):
+        return {str(key): _fold(value, f"{path}/{key}", tensors) for key, value in tree.items()}
+    if isinstance(tree, list | tuple):
+        return [_fold(value, f"{path}/{index}", tensors) for index, value in enumerate(tree)]
+    return tree
+
+
+def _unfold(tree: Any, tensors: dict[str, Tensor]) -> Any:
+    if isinstance(tree, dict):
+        if tree.keys() == {TENSOR}:
+            return tensors[tree[TENSOR]]
+        return {key: _unfold(value, tensors) for key, value in tree.items()}
+    if isinstance(tree, list):
+        return [_unfold(value, tensors) for value in tree]
+    return tree
+
+
+def optimiser_state(state: dict[str, Any]) -> dict[str, Any]:
+    """An optimiser's state as loaded, with the integer keys that JSON made strings."""
+    return {**state, "state": {int(key): value for key, value in state["state"].items()}}
+
+
+def generator_states(device: torch.device) -> dict[str, Tensor]:
+    """The states of the global generators that dropout draws from."""
+    states = {"cpu": torch.get_rng_state()}
+    if device.type == "cuda":
+        states["cuda"] = torch.cuda.get_rng_state(device)
+    return states
+
+
+def restore_generators(states: dict[str, Tensor], device: torch.device) -> None:
+    """Set the global generators to saved states."""
+    torch.set_rng_state(states["cpu"])
+    if device.type == "cuda" and "cuda" in states:
+        torch.cuda.set_rng_state(states["cuda"], device)

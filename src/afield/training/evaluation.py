@@ -1,0 +1,64 @@
+"""Accuracy of a method on labelled test images, domain by domain. The only reader of the target's labels."""
+
+from collections import defaultdict
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from afield.batches import Preprocessing, fits
+from afield.domains import EvaluationViews, LabelledView
+from afield.methods import Method
+
+CHUNK = 500
+Result = dict[str, Any]
+
+
+class Evaluator:
+    """Holds the evaluation views, on the device where they fit, and measures a method on them."""
+
+    def __init__(self, views: EvaluationViews, preprocessing: Preprocessing, device: torch.device) -> None:
+        self.preprocessing = preprocessing
+        self.device = device
+        everything = [*views.sources, *([views.target] if views.target else [])]
+        size = sum(view.images.nbytes for view in everything)
+        self.home = device if fits(size, device) else torch.device("cpu")
+        self.sources = [self._place(view) for view in views.sources]
+        self.target = self._place(views.target) if views.target else None
+
+    def _place(self, view: LabelledView) -> tuple[str, Tensor, Tensor]:
+        images = torch.from_numpy(view.images).permute(0, 3, 1, 2).contiguous()
+        return view.name, images.to(self.home), torch.from_numpy(view.labels).to(self.home)
+
+    def __call__(self, method: Method, autocast: AbstractContextManager[Any] | None = None) -> dict[str, Any]:
+        """`sources` and, apart from them and marked as looking at labels training never sees, `oracle`."""
+        training = method.training
+        method.eval()
+        with torch.no_grad(), autocast or nullcontext():
+            sources = {name: self._measure(method, images, labels) for name, images, labels in self.sources}
+            oracle = {}
+            if self.target:
+                name, images, labels = self.target
+                oracle[name] = self._measure(method, images, labels)
+        method.train(training)
+        return {"sources": sources, "oracle": oracle}
+
+    def _measure(self, method: Method, images: Tensor, labels: Tensor) -> Result:
+        correct: dict[str, Tensor] = defaultdict(lambda: torch.zeros((), dtype=torch.int64, device=self.device))
+        gates: dict[str, Tensor] = defaultdict(lambda: torch.zeros((), dtype=torch.float64, device=self.device))
+        for start in range(0, len(images), CHUNK):
+            truth = labels[start : start + CHUNK].to(self.device)
+            inspection = method.inspect(self.preprocessing(images[start : start + CHUNK].to(self.device)))
+            for name, scores in {"": inspection.scores, **inspection.views}.items():
+                correct[name] += (scores.argmax(dim=1) == truth).sum()
+            for name, values in inspection.gates.items():
+                gates[name] += values.double().sum()
+        n = len(labels)
+        counts = {name: int(value) for name, value in correct.items()}
+        result: Result = {"accuracy": counts.pop("") / n, "n": n}
+        if counts:
+            result["views"] = {name: value / n for name, value in counts.items()}
+        if gates:
+            result["gates"] = {name: float(value) / n for name, value in gates.items()}
+        return result

@@ -1,0 +1,40 @@
+"""A run's folder: what lies in it, and who may write there."""
+
+import shutil
+from pathlib import Path
+
+from afield.errors import AfieldError
+
+
+class RunFolder:
+    """`config.toml`, `records.jsonl`, `last.ckpt`, `best.ckpt` and TensorBoard's files."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.config = path / "config.toml"
+        self.records = path / "records.jsonl"
+        self.last = path / "last.ckpt"
+        self.best = path / "best.ckpt"
+        self.tensorboard = path / "tensorboard"
+
+    @property
+    def holds_run(self) -> bool:
+        """Whether a run was started here."""
+        return any(file.exists() for file in (self.config, self.records, self.last, self.best))
+
+    def check(self, resume: bool, overwrite: bool) -> None:
+        """Raise unless a run may be written here. Changes nothing."""
+        if resume and overwrite:
+            raise AfieldError("--resume and --overwrite exclude each other")
+        if self.path.exists() and not self.path.is_dir():
+            raise AfieldError(f"{self.path} is a file, not a folder for a run")
+        if resume and not self.config.exists():
+            raise AfieldError(f"there is no run to resume in {self.path}")
+        if self.holds_run and not (resume or overwrite):
+            raise AfieldError(f"{self.path} already holds a run; --resume continues it, --overwrite replaces it")
+
+    def clear(self) -> None:
+        """Remove a run's files, and no others."""
+        for file in (self.config, self.records, self.last, self.best):
+            file.unlink(missing_ok=True)
+        shutil.rmtree(self.tensorboard, ignore_errors=True)

@@ -1,0 +1,221 @@
+"""The training loop, on Lightning Fabric: it steps, evaluates, records and saves, and does not know the method."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import tomli_w
+import torch
+from lightning.fabric import Fabric
+from torch import Tensor
+from torch.nn.utils import clip_grad_norm_
+
+from afield.batches import BatchStream, Preprocessing
+from afield.domains import EvaluationViews, Task
+from afield.errors import AfieldError
+from afield.methods import Losses, Method
+from afield.records import Record, append_record, evaluations, read_records, rewrite_records
+from afield.selection import select
+from afield.training.checkpoint import (
+    Checkpoint,
+    generator_states,
+    load_checkpoint,
+    optimiser_state,
+    restore_generators,
+    save_checkpoint,
+)
+from afield.training.evaluation import Evaluator
+from afield.training.folder import RunFolder
+from afield.training.options import TrainingOptions
+from afield.training.progress import STEPS_BETWEEN_UPDATES, RunProgress
+from afield.training.schedules import adaptation_weight, learning_rate
+from afield.training.tensorboard import Board
+
+PRECISIONS: dict[str, Literal["32-true", "bf16-mixed"]] = {"fp32": "32-true", "bf16": "bf16-mixed"}
+# On a GPU, asking whether a loss is finite waits for it; so ask now and then, and always before saving anything.
+STEPS_BETWEEN_HEALTH_CHECKS = 25
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to train and how: everything a loop needs but the folder it writes to."""
+
+    title: str
+    method: Method
+    task: Task
+    views: EvaluationViews
+    preprocessing: Preprocessing
+    options: TrainingOptions
+    config: dict[str, dict[str, Any]]
+
+
+class Loop:
+    """One run of a plan in a folder, from its start or from its last checkpoint."""
+
+    def __init__(self, plan: Plan, folder: RunFolder, shown: bool = True) -> None:
+        self.plan, self.folder, self.options, self.shown = plan, folder, plan.options, shown
+        options = plan.options
+        self.fabric = Fabric(accelerator=accelerator(options), devices=1, precision=PRECISIONS[options.precision])
+        self.device = self.fabric.device
+        self.method = plan.method.to(self.device).to(memory_format=torch.channels_last)
+        self.optimiser = torch.optim.SGD(
+            self.method.parameters(), lr=options.lr, momentum=options.momentum, weight_decay=options.weight_decay
+        )
+        self.stream = BatchStream(
+            plan.task, options.batch_size, plan.preprocessing, self.device, options.seed, options.augment
+        )
+        self.evaluator = Evaluator(plan.views, plan.preprocessing, self.device)
+        self.step = 0
+        self.seconds = 0.0
+        self.loss_sums: dict[str, Tensor] = {}
+        self.healthy = torch.ones((), dtype=torch.bool, device=self.device)
+
+    def run(self, header: Record) -> list[Record]:
+        """Train to the end and return the records. `header` is the run's first line."""
+        self._open(header)
+        history = evaluations(read_records(self.folder.records))
+        started = time.perf_counter() - self.seconds
+        progress = RunProgress(self.plan.title, self.options.steps, self.step, self.shown)
+        with progress, Board(self.folder.tensorboard, self.step) as board:
+            while self.step < self.options.steps:
+                losses = self._train_step()
+                if self._at(STEPS_BETWEEN_HEALTH_CHECKS) or self.device.type == "cpu":
+                    self._check_health(losses)
+                if progress.watched and self._at(STEPS_BETWEEN_UPDATES):
+                    progress.update(self.step, {name: value.item() for name, value in losses.items()})
+                self.seconds = time.perf_counter() - started
+                due = self._at(self.options.evaluate_every), self._at(self.options.checkpoint_every)
+                if any(due):
+                    self._check_health(losses, deep=True)
+                if due[0]:
+                    history.append(self._evaluate())
+                    progress.evaluated(history[-1])
+                    board.write(history[-1])
+                    if select(history, "source-val") is history[-1]:
+                        self._save(self.folder.best)
+                if due[1]:
+                    self._save(self.folder.last)
+        self.seconds = time.perf_counter() - started
+        records = read_records(self.folder.records)
+        if records[-1]["event"] != "end":
+            append_record(self.folder.records, {"event": "end", "step": self.step, "seconds": round(self.seconds, 3)})
+        return read_records(self.folder.records)
+
+    def _at(self, every: int) -> bool:
+        """Whether something done every so many steps is due; at the last step everything is."""
+        return self.step % every == 0 or self.step == self.options.steps
+
+    def _train_step(self) -> Losses:
+        self.method.train()
+        for group in self.optimiser.param_groups:
+            group["lr"] = learning_rate(self.options, self.step)
+        batch = self.stream.next()
+        with self.fabric.autocast():
+            losses: Losses = self.method.update(batch, self._descend)
+        for name, value in losses.items():
+            self.loss_sums[name] = self.loss_sums.get(name, 0.0) + value.detach().double()
+        self.step += 1
+        return losses
+
+    def _descend(self, losses: Losses) -> None:
+        """Sum, with the ramped losses at this step's weight; backpropagate; clip; step."""
+        weight = adaptation_weight(self.options, self.step)
+        ramped = self.method.ramped
+        total = torch.stack([weight * value if name in ramped else value for name, value in losses.items()]).sum()
+        self.healthy &= total.detach().isfinite()
+        self.optimiser.zero_grad(set_to_none=True)
+        with torch.autocast(self.device.type, enabled=False):
+            self.fabric.backward(total)
+        if self.options.clip_norm:
+            clip_grad_norm_(self.method.parameters(), self.options.clip_norm)
+        self.optimiser.step()
+
+    def _check_health(self, losses: Losses, deep: bool = False) -> None:
+        """Stop on a loss, or (deep) a parameter, that is not a finite number, before anything of it is saved."""
+        if bool(self.healthy) and not (deep and _broken(self.method)):
+            return
+        culprits = ", ".join(f"{name} {value.item():g}" for name, value in losses.items() if not value.isfinite())
+        raise AfieldError(
+            f"training diverged by step {self.step} ({culprits or 'the weights'} not finite, NaN or infinite); "
+            f"{self.folder.last} is still good; try a smaller training.lr, or training.clip_norm=1"
+        )
+
+    def _evaluate(self) -> Record:
+        count = self.step % self.options.evaluate_every or self.options.evaluate_every
+        record = {
+            "event": "evaluation",
+            "step": self.step,
+            **self.evaluator(self.method, self.fabric.autocast()),
+            "losses": {name: value.item() / count for name, value in self.loss_sums.items()},
+            "lr": learning_rate(self.options, self.step - 1),
+            "adaptation_weight": adaptation_weight(self.options, self.step - 1),
+        }
+        self.loss_sums = {}
+        append_record(self.folder.records, record)
+        return record
+
+    def _open(self, header: Record) -> None:
+        """Start a fresh folder, or go back to where its last checkpoint stands."""
+        if self.folder.last.exists():
+            self._restore(load_checkpoint(self.folder.last))
+            kept = [r for r in read_records(self.folder.records) if r.get("step", 0) <= self.step]
+            rewrite_records(self.folder.records, kept)
+            return
+        self.folder.clear()
+        self.folder.path.mkdir(parents=True, exist_ok=True)
+        self.folder.config.write_text(tomli_w.dumps(self.plan.config), "utf-8")
+        rewrite_records(self.folder.records, [header])
+        self._save(self.folder.last)
+
+    def _save(self, path: Path) -> None:
+        plan = self.plan
+        state = {
+            "model": self.method.state_dict(),
+            "optimiser": self.optimiser.state_dict(),
+            "stream": self.stream.state_dict(),
+            "generators": generator_states(self.device),
+            "loss_sums": self.loss_sums,
+            "seconds": self.seconds,
+        }
+        sources = tuple(view.name for view in plan.task.sources)
+        preprocessing = asdict(plan.preprocessing)
+        checkpoint = Checkpoint(plan.config, plan.task.classes, sources, preprocessing, self.step, state)
+        save_checkpoint(path, checkpoint)
+
+    def _restore(self, checkpoint: Checkpoint) -> None:
+        state = checkpoint.state
+        self.step, self.seconds = checkpoint.step, state["seconds"]
+        self.method.load_state_dict(state["model"])
+        self.optimiser.load_state_dict(optimiser_state(state["optimiser"]))
+        self.stream.load_state_dict(state["stream"])
+        self.loss_sums = {name: value.to(self.device) for name, value in state["loss_sums"].items()}
+        restore_generators(state["generators"], self.device)
+
+
+def accelerator(options: TrainingOptions) -> str:
+    """The device kind to train on."""
+    if options.device == "cuda" and not torch.cuda.is_available():
+        raise AfieldError("config key 'training.device': this machine has no CUDA device")
+    return best_device().type if options.device == "auto" else options.device
+
+
+def best_device() -> torch.device:
+    """A GPU where there is one."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def _broken(method: Method) -> bool:
+    values = [v for v in method.state_dict().values() if v.is_floating_point()]
+    return not bool(torch.stack([v.isfinite().all() for v in values]).all())
+
+
+@contextmanager
+def isolated_generators(seed: int) -> Iterator[None]:
+    """Everything drawn inside follows the seed; the caller's generators stay as they were."""
+    devices = list(range(torch.cuda.device_count()))
+    with torch.random.fork_rng(devices):
+        torch.manual_seed(seed)
+        yield

@@ -1,0 +1,37 @@
+"""Evaluations as TensorBoard curves."""
+
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from torch.utils.tensorboard import SummaryWriter
+
+from afield.records import Record
+
+
+class Board:
+    """Writes each evaluation's numbers; a resumed run hides what was written after its checkpoint."""
+
+    def __init__(self, folder: Path, step: int) -> None:
+        self.writer = SummaryWriter(str(folder), purge_step=step + 1 if step else None)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.writer.close()
+
+    def write(self, evaluation: Record) -> None:
+        """Add one evaluation."""
+        curves = {f"loss/{name}": value for name, value in evaluation["losses"].items()}
+        curves |= {"schedule/lr": evaluation["lr"], "schedule/adaptation": evaluation["adaptation_weight"]}
+        for group in ("sources", "oracle"):
+            for domain, result in evaluation[group].items():
+                curves[f"{group}/{domain}"] = result["accuracy"]
+                curves |= {f"{group}-from/{domain}/{k}": v for k, v in result.get("views", {}).items()}
+                curves |= {f"gates/{domain}/{k}": v for k, v in result.get("gates", {}).items()}
+        for name, value in curves.items():
+            self.writer.add_scalar(name, value, evaluation["step"])
+        self.writer.flush()
