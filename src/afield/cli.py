@@ -1,0 +1,242 @@
+"""The command line. Errors a user can cause exit with 2 and one line on standard error; a bug shows its traceback."""
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from afield import __version__
+from afield.errors import AfieldError, unknown
+
+if TYPE_CHECKING:
+    from afield.run import Run
+
+# Commands import what they need when they run: torch takes seconds, and help should not wait for it.
+
+app = typer.Typer(
+    help="Train at home, work far afield: domain adaptation and generalization for image classification.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+data_app = typer.Typer(help="Data sets: list them, look at them.", invoke_without_command=True)
+app.add_typer(data_app, name="data", epilog="Example: afield data show digits")
+out = Console(soft_wrap=True)
+
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a run that is already in the output folder.")]
+Seed = Annotated[int | None, typer.Option(help="Everything random follows from it.")]
+CheckpointFile = Annotated[Path, typer.Argument(help="A checkpoint, such as runs/x/last.ckpt.")]
+
+
+def print_version(asked: bool) -> None:
+    """What --version does."""
+    if asked:
+        print(f"afield {__version__}")
+        raise typer.Exit()
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=print_version, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Train at home, work far afield."""
+
+
+@app.command(epilog="Example: afield demo --out runs/demo")
+def demo(
+    folder: Annotated[Path, typer.Option("--out", help="Folder for the runs and the picture.")] = Path("runs/demo"),
+    target: Annotated[str, typer.Option(help="The domain to adapt to.")] = "street",
+    seeds: Annotated[int, typer.Option(min=1, help="Runs of each method, with seeds 0, 1, ...")] = 1,
+    overwrite: Overwrite = False,
+) -> None:
+    """Train the baseline and FAR on the embedded digits and compare them on a domain without labels."""
+    from afield.demo import picture, run_demo
+
+    result = run_demo(folder, target, seeds, overwrite=overwrite)
+    out.print(result.table())
+    picture(result, folder / "predictions.png")
+    out.print(f"checkpoints: {folder}/*/last.ckpt   picture: {folder / 'predictions.png'}", highlight=False)
+
+
+@app.command(
+    epilog="Example: afield train --data digits --task uda --target street --method far --steps 400 --out runs/x"
+)
+def train(
+    folder: Annotated[Path, typer.Option("--out", help="Folder for the run.")],
+    data: Annotated[str | None, typer.Option(help="Data set; see `afield data`.")] = None,
+    task: Annotated[str | None, typer.Option(help="uda: target images without labels; dg: no target images.")] = None,
+    target: Annotated[str | None, typer.Option(help="Domain to work in.")] = None,
+    sources: Annotated[str | None, typer.Option(help="Labelled domains, comma-separated; default: all others.")] = None,
+    method: Annotated[str | None, typer.Option(help="Method; see `afield methods`.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Optimiser steps.")] = None,
+    seed: Seed = None,
+    config: Annotated[Path | None, typer.Option(help="TOML file of settings; options and --set rank above it.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Set one key of the config.")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on where a killed run stopped.")] = False,
+    overwrite: Overwrite = False,
+    selector: Annotated[str, typer.Option(help="Which evaluation to report: last or source-val.")] = "last",
+) -> None:
+    """Train a method on a task. The folder gets config, records, checkpoints and TensorBoard files."""
+    from afield.config import parse_assignment
+    from afield.run import choose_config, config_layers, train_config
+
+    names = [name.strip() for name in sources.split(",")] if sources is not None else None
+    named: dict[str, dict[str, Any]] = {
+        "data": {"name": data}, "task": {"kind": task, "target": target, "sources": names},
+        "method": {"name": method}, "training": {"steps": steps, "seed": seed},
+    }  # fmt: skip
+    layers = config_layers(config, named, [parse_assignment(text) for text in settings or []])
+    resolved = choose_config(layers, folder, resume=resume, overwrite=overwrite)
+    show_run(train_config(resolved, folder, overwrite=overwrite, selector=selector, show_config=True))
+
+
+def show_run(run: "Run") -> None:
+    """The result of one run as a table."""
+    table = Table(title=f"{run.folder}: step {run.step}, {run.seconds:.0f} s, selector {run.selector}")
+    for column in ("domain", "role", "accuracy", "test images"):
+        table.add_column(column, justify="left" if column in ("domain", "role") else "right")
+    evaluation = next(r for r in run.records if r["event"] == "evaluation" and r["step"] == run.step)
+    for role, results in (("source", evaluation["sources"]), ("target", evaluation["oracle"])):
+        for domain, result in results.items():
+            table.add_row(domain, role, f"{result['accuracy']:.1%}", str(result["n"]))
+    out.print(table)
+    out.print(f"checkpoint: {run.checkpoint}", highlight=False)
+
+
+@app.command(epilog="Example: afield evaluate runs/x/last.ckpt --data digits --domain street")
+def evaluate(
+    checkpoint: CheckpointFile,
+    data: Annotated[str, typer.Option(help="Data set; see `afield data`.")],
+    domain: Annotated[list[str] | None, typer.Option(help="Domain, may be repeated; default: all.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Measure a checkpoint's accuracy on the test images of labelled domains."""
+    from afield.evaluate import evaluate_checkpoint
+
+    results = evaluate_checkpoint(checkpoint, data, domain)
+    if as_json:
+        print(json.dumps(results))
+        return
+    table = Table(title=f"{checkpoint} on {data}")
+    for column in ("domain", "accuracy", "test images"):
+        table.add_column(column, justify="left" if column == "domain" else "right")
+    for name, result in results.items():
+        table.add_row(name, f"{result['accuracy']:.1%}", str(result["n"]))
+    out.print(table)
+
+
+@app.command(epilog="Example: afield predict runs/x/last.ckpt photos/ --out predictions.csv")
+def predict(
+    checkpoint: CheckpointFile,
+    images: Annotated[list[Path], typer.Argument(help="Image files, or folders to search for them.")],
+    file: Annotated[
+        Path | None, typer.Option("--out", help="A .csv or .json file; default: CSV to the screen.")
+    ] = None,
+    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out unreadable images and count them.")] = False,
+) -> None:
+    """Classify images: file, class and probability, as CSV or JSON."""
+    from afield.predict import check_output, predict_files, write_predictions
+
+    check_output(file)
+    predictions, skipped = predict_files(checkpoint, images, skip_bad)
+    write_predictions(predictions, file)
+    if skipped:
+        print(f"skipped {len(skipped)} unreadable: {', '.join(map(str, skipped))}", file=sys.stderr)
+
+
+@app.command(epilog="Example: afield methods --json")
+def methods(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+    """List the methods: what each is, what it needs, where it comes from."""
+    from afield.catalogue import find_entry, list_methods
+
+    entries = [find_entry(name).as_dict() for name in list_methods()]
+    if as_json:
+        print(json.dumps(entries, indent=2))
+        return
+    table = Table(box=None)
+    for column in ("method", "tasks", "sources", "what it is", "reference", "file"):
+        table.add_column(column, no_wrap=True)
+    for entry in entries:
+        table.add_row(
+            entry["name"], ", ".join(entry["tasks"]), f">= {entry['min_sources']}", entry["summary"],
+            entry["reference"], entry["file"],
+        )  # fmt: skip
+    # As wide as it needs to be: a terminal folds a long line, and a pipe keeps it whole.
+    Console(width=Console(width=1000).measure(table).maximum).print(table)
+
+
+@data_app.callback()
+def data(context: typer.Context) -> None:
+    """List the data sets; `afield data show NAME` looks at one."""
+    from afield.domains import list_data
+
+    if context.invoked_subcommand is None:
+        for name in list_data():
+            print(name)
+
+
+@data_app.command(epilog="Example: afield data show digits --out digits.png")
+def show(
+    name: Annotated[str, typer.Argument(help="Data set.")],
+    file: Annotated[Path | None, typer.Option("--out", help="The PNG to write; default: NAME.png.")] = None,
+) -> None:
+    """Write a contact sheet (20 images a domain) and print counts, classes and origin of each domain."""
+    from afield.domains import load_data
+    from afield.domains.contact_sheet import contact_sheet
+
+    path = file or Path(f"{name}.png")
+    if path.suffix.lower() != ".png":
+        raise AfieldError(f"a contact sheet is a .png file, not {path}")
+    domains = load_data(name)
+    table = Table(title=f"{name}: {len(domains.classes)} classes ({', '.join(domains.classes)})")
+    for column in ("domain", "train", "test", "origin"):
+        table.add_column(column, justify="right" if column in ("train", "test") else "left")
+    for domain in domains.domains.values():
+        table.add_row(domain.name, str(len(domain.train)), str(len(domain.test)), domain.origin)
+    contact_sheet(domains).save(path)
+    out.print(table)
+    out.print(f"contact sheet: {path}", highlight=False)
+
+
+def main() -> None:
+    """Run the command line."""
+    try:
+        sys.exit(app(standalone_mode=False) or 0)
+    except AfieldError as error:
+        fail(str(error))
+    except (KeyboardInterrupt, typer.Abort):
+        print("afield: interrupted; a run goes on with --resume", file=sys.stderr)
+        sys.exit(130)
+    except OSError as error:
+        if error.filename is None:
+            raise
+        fail(f"{error.filename}: {error.strerror}")
+    except Exception as error:
+        message = usage_error(error)
+        if message is None:
+            raise
+        fail(message)
+
+
+def usage_error(error: Exception) -> str | None:
+    """The line for a wrong option or argument, which typer raises in a class of its own; None for anything else."""
+    if not hasattr(error, "format_message"):
+        return None
+    possibilities = getattr(error, "possibilities", None)
+    if possibilities:
+        return str(unknown("option", getattr(error, "option_name", ""), possibilities))
+    return str(error.format_message())
+
+
+def fail(message: str) -> None:
+    """One line on standard error, and exit code 2."""
+    print("afield: " + " ".join(message.split()), file=sys.stderr)
+    sys.exit(2)
