@@ -1,0 +1,92 @@
+"""How far results on the embedded digits spread over seeds: the demo's recipe, every target, ten seeds.
+
+    python benchmarks/digits_spread.py results/digits/records.jsonl [--workers 8] [--target street] [--seeds 10]
+
+Trains what the file does not hold yet (a killed call loses only the runs under way), appends each finished run's
+records, and prints the table in Markdown. With everything recorded it only prints.
+"""
+
+import argparse
+import multiprocessing
+import tempfile
+from collections.abc import Iterable
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from itertools import product
+from pathlib import Path
+from statistics import fmean, stdev
+
+from rich.progress import track
+
+import afield
+from afield.records import Record, append_record, evaluations, read_records
+from afield.selection import select, target_score
+
+METHODS = ("baseline", "baseline-align", "baseline-att-align", "far")
+TARGETS = ("mnist", "photo", "uci", "fonts", "street")
+SELECTOR = "last"
+Job = tuple[str, str, int]
+
+
+def train(job: Job) -> list[Record]:
+    """One run in a folder of its own, gone afterwards; its records stay."""
+    method, target, seed = job
+    with tempfile.TemporaryDirectory() as folder:
+        run = afield.train("digits", "uda", target, method, seed=seed, out=f"{folder}/run", progress=False)
+        return run.records
+
+
+def job_of(header: Record) -> Job:
+    """What a run's first line says it is."""
+    config = header["config"]
+    return config["method"]["name"], config["task"]["target"], config["training"]["seed"]
+
+
+def recorded(path: Path) -> dict[Job, list[Record]]:
+    """The finished runs of a file."""
+    runs: dict[Job, list[Record]] = {}
+    for record in read_records(path) if path.exists() else []:
+        if record["event"] == "run":
+            current = runs[job_of(record)] = []
+        current.append(record)
+    return {job: records for job, records in runs.items() if records[-1]["event"] == "end"}
+
+
+def table(runs: dict[Job, list[Record]], targets: Iterable[str]) -> str:
+    """Mean +- standard deviation (n) of target test accuracy in percent, a row a method."""
+    targets = list(targets)
+    lines = ["| method | " + " | ".join(targets) + " |", "|---|" + "---:|" * len(targets)]
+    for method in METHODS:
+        cells = []
+        for target in targets:
+            chosen = [select(evaluations(r), SELECTOR) for (m, t, _), r in runs.items() if (m, t) == (method, target)]
+            values = [100 * target_score(evaluation) for evaluation in chosen]
+            cells.append(f"{fmean(values):.1f} ± {stdev(values):.1f} ({len(values)})" if len(values) > 1 else "-")
+        lines.append(f"| {method} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Train what is missing and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("records", type=Path)
+    parser.add_argument("--workers", type=int, default=1, help="runs at a time")
+    parser.add_argument("--target", choices=TARGETS, action="append", help="default: all five")
+    parser.add_argument("--seeds", type=int, default=10)
+    arguments = parser.parse_args()
+    targets = arguments.target or TARGETS
+    done = recorded(arguments.records)
+    missing = [job for job in product(METHODS, targets, range(arguments.seeds)) if job not in done]
+    if missing:
+        arguments.records.parent.mkdir(parents=True, exist_ok=True)
+        # Spawned: a forked process cannot use CUDA.
+        with ProcessPoolExecutor(arguments.workers, multiprocessing.get_context("spawn")) as pool:
+            futures = [pool.submit(train, job) for job in missing]
+            for future in track(as_completed(futures), "training", total=len(futures)):
+                for record in future.result():
+                    append_record(arguments.records, record)
+    print(f"selector {SELECTOR}; mean ± standard deviation (seeds) of target test accuracy, %\n")
+    print(table(recorded(arguments.records), targets))
+
+
+if __name__ == "__main__":
+    main()
