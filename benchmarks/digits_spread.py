@@ -52,17 +52,25 @@ def recorded(path: Path) -> dict[Job, list[Record]]:
 
 
 def table(runs: dict[Job, list[Record]], targets: Iterable[str]) -> str:
-    """Mean +- standard deviation (n) of target test accuracy in percent, a row a method."""
+    """Mean +- standard deviation (n) of target test accuracy in percent: a row a method, the average over targets last.
+
+    The average is taken seed by seed, so that its spread is that of the average.
+    """
     targets = list(targets)
-    lines = ["| method | " + " | ".join(targets) + " |", "|---|" + "---:|" * len(targets)]
+    accuracy = {job: 100 * target_score(select(evaluations(records), SELECTOR)) for job, records in runs.items()}
+    lines = ["| method | " + " | ".join([*targets, "average"]) + " |", "|---|" + "---:|" * (len(targets) + 1)]
     for method in METHODS:
-        cells = []
-        for target in targets:
-            chosen = [select(evaluations(r), SELECTOR) for (m, t, _), r in runs.items() if (m, t) == (method, target)]
-            values = [100 * target_score(evaluation) for evaluation in chosen]
-            cells.append(f"{fmean(values):.1f} ± {stdev(values):.1f} ({len(values)})" if len(values) > 1 else "-")
-        lines.append(f"| {method} | " + " | ".join(cells) + " |")
+        seeds = sorted({seed for name, _, seed in runs if name == method})
+        whole = [seed for seed in seeds if all((method, target, seed) in accuracy for target in targets)]
+        columns = [[accuracy[method, t, seed] for seed in seeds if (method, t, seed) in accuracy] for t in targets]
+        columns.append([fmean(accuracy[method, target, seed] for target in targets) for seed in whole])
+        lines.append(f"| {method} | " + " | ".join(map(spread, columns)) + " |")
     return "\n".join(lines)
+
+
+def spread(values: list[float]) -> str:
+    """One cell of the table."""
+    return f"{fmean(values):.1f} ± {stdev(values):.1f} ({len(values)})" if len(values) > 1 else "-"
 
 
 def main() -> None:

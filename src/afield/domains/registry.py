@@ -1,18 +1,20 @@
 """Data sets by name."""
 
 from collections.abc import Callable
+from typing import TypeVar
 
 from afield.domains.domain import DomainSet
 from afield.errors import unknown
 
 Builder = Callable[[], DomainSet]
+B = TypeVar("B", bound=Builder)
 _builders: dict[str, Builder] = {}
 
 
-def register_data(name: str) -> Callable[[Builder], Builder]:
-    """Make a data set loadable by name; the decorated function takes nothing and returns a DomainSet."""
+def register_data(name: str) -> Callable[[B], B]:
+    """Make a data set loadable by name; the decorated function needs no argument and returns a DomainSet."""
 
-    def register(build: Builder) -> Builder:
+    def register(build: B) -> B:
         _builders[name] = build
         return build
 

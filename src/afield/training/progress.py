@@ -10,7 +10,7 @@ from afield.records import Record
 from afield.selection import source_score
 
 # Drawing more often than the eye reads costs steps.
-STEPS_BETWEEN_UPDATES = 20
+STEPS_BETWEEN_UPDATES = 10
 
 
 class RunProgress:
@@ -24,13 +24,13 @@ class RunProgress:
             MofNCompleteColumn(),
             TimeElapsedColumn(),
             TimeRemainingColumn(),
-            TextColumn("[dim]{task.fields[losses]}"),
+            TextColumn("[dim]{task.fields[losses]} {task.fields[gates]}"),
             console=self.console,
             disable=not (shown and self.console.is_terminal),
         )
         self.title = title
         self.steps = steps
-        self.task = self.bar.add_task(title, total=steps, completed=start, losses="")
+        self.task = self.bar.add_task(title, total=steps, completed=start, losses="", gates="")
 
     def __enter__(self) -> Self:
         self.bar.start()
@@ -53,11 +53,12 @@ class RunProgress:
 
     def evaluated(self, evaluation: Record) -> None:
         """Print one evaluation: accuracies, then from which features, then what the gates let through."""
-        self.bar.update(self.task, completed=evaluation["step"])
         parts = [f"{self.title} step {evaluation['step']}/{self.steps}: sources {source_score(evaluation):.1%}"]
         for name, result in evaluation["oracle"].items():
             parts.append(f"target {name} {result['accuracy']:.1%} (oracle)")
         shown = next(iter(evaluation["oracle"].values()), None) or next(iter(evaluation["sources"].values()))
         parts += [f"from {name} {value:.1%}" for name, value in shown.get("views", {}).items()]
-        parts += [f"{name} {value:.2f}" for name, value in shown.get("gates", {}).items()]
+        gates = [f"{name} {value:.2f}" for name, value in shown.get("gates", {}).items()]
+        self.bar.update(self.task, completed=evaluation["step"], gates=" ".join(gates))
+        parts += gates
         self.console.print(", ".join(parts), highlight=False)

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import sys
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -30,6 +31,8 @@ def load_or_build(key: str, build: Callable[[], Mapping[str, NDArray[Any]]]) -> 
             return _read(path)
         except Exception as error:  # a damaged archive can fail in any way, and every way is mended by building again
             warnings.warn(f"cached data in {path} is damaged ({error}); building it again", stacklevel=3)
+    if sys.stderr.isatty():
+        print(f"building {key}: once, a few seconds", file=sys.stderr, flush=True)
     arrays = dict(build())
     try:
         _write(path, arrays)

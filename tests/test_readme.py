@@ -1,0 +1,66 @@
+"""What README says is so: its examples run, its method table is complete, its figures come from the records."""
+
+import importlib.util
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import afield
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text("utf-8")
+PYTHON_BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+
+
+def load_script(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    # Before it runs: worker processes look functions up by their module's name.
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_python_example_runs_as_written_with_fewer_steps(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    example = PYTHON_BLOCKS[0]
+    assert "steps=400" in example
+    exec(compile(example.replace("steps=400", "steps=2"), "README", "exec"), {})
+    assert (tmp_path / "runs/x/last.ckpt").exists()
+
+
+def test_the_added_method_of_the_readme_trains(tmp_path):
+    from afield.methods import registry
+
+    before = dict(registry._methods)
+    try:
+        # As a file, because a registered method names the file it comes from.
+        file = tmp_path / "mean_matching.py"
+        file.write_text(PYTHON_BLOCKS[1], "utf-8")
+        load_script(file)
+        settings = {"network.width": 8, "training.batch_size": 4, "method.weight": 0.3}
+        run = afield.train("digits", "uda", "uci", "mean-matching", 2, 0, tmp_path / "run", settings=settings)
+        assert "uci" in run.accuracy
+        with pytest.raises(afield.AfieldError, match="needs target images"):
+            afield.train("digits", "dg", "uci", "mean-matching", 2, 0, tmp_path / "dg", settings=settings)
+    finally:
+        registry._methods.clear()
+        registry._methods.update(before)
+
+
+def test_the_method_table_names_every_method():
+    table = README.split("## Methods")[1].split("## ")[0]
+    for name in afield.list_methods():
+        short = name.replace("far-without", "")
+        assert f"`{name}`" in table or f"`{short}`" in table, name
+
+
+def test_the_spread_over_seeds_is_the_one_the_records_give():
+    script = load_script(ROOT / "benchmarks/digits_spread.py")
+    runs = script.recorded(ROOT / "results/digits/records.jsonl")
+    quoted = re.search(r"<!-- digits spread.*?-->\n(.*?)\n<!-- end -->", README, re.DOTALL)
+    assert quoted and quoted[1] == script.table(runs, script.TARGETS)
