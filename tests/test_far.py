@@ -1,0 +1,289 @@
+from itertools import pairwise
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from afield.batches import Batch
+from afield.catalogue import create_method, find_entry, list_methods
+from afield.losses import (
+    dual_ranking_entropy,
+    expert_consistency,
+    moment_distance,
+    ranking_entropy_minus,
+    ranking_entropy_plus,
+    unranked_entropy,
+)
+
+SOURCES, PER_DOMAIN, CLASSES = 3, 3, 4
+EVERYTHING = {"backbone", "fa", "fr", "classifier", "experts"}
+FAR_LOSSES = {"classification", "aligned", "align", "dre", "experts", "consistency"}
+LOSSES = {
+    "baseline": {"classification"},
+    "baseline-align": {"classification", "align"},
+    "baseline-att-align": {"classification", "align"},
+    "far-paper": FAR_LOSSES - {"aligned"},
+    "far-without-dre": FAR_LOSSES - {"dre"},
+    "far-without-experts": FAR_LOSSES - {"experts", "consistency"},
+    **dict.fromkeys(("far", "far-conv", "far-channel-gate", "far-spatial-gate"), FAR_LOSSES),
+    **dict.fromkeys(("far-without-dre-plus", "far-without-dre-minus", "far-without-ranking"), FAR_LOSSES),
+}
+
+
+def build(name="far", *, hidden=(), **options):
+    """In double precision, so that what is equal on paper is equal to many digits here."""
+    torch.manual_seed(0)
+    network = {"width": 8, "hidden": list(hidden)}
+    return create_method(name, num_classes=CLASSES, num_sources=SOURCES, network=network, **options).double()
+
+
+def make_batch(target=True):
+    """Domains that differ in mean and contrast, so that there is something to align."""
+    torch.manual_seed(1)
+    domains = SOURCES + target
+    images = torch.randn(domains, PER_DOMAIN, 3, 32, 32, dtype=torch.float64)
+    images = images * torch.linspace(0.5, 2, domains).view(-1, 1, 1, 1, 1) + torch.arange(domains).view(-1, 1, 1, 1, 1)
+    return Batch(images.flatten(0, 1), torch.randint(CLASSES, (SOURCES * PER_DOMAIN,)), SOURCES)
+
+
+def same(actual, expected):
+    torch.testing.assert_close(actual, expected, rtol=1e-9, atol=1e-12)
+
+
+def gradients(loss, method):
+    """Of one loss, by every parameter; zeros where it does not reach."""
+    parameters = list(method.parameters())
+    return torch.autograd.grad(loss, parameters, retain_graph=True, allow_unused=True, materialize_grads=True)
+
+
+def by_hand(method, images):
+    """F, A, R+ and R- from the method's parts, by the paper's formulas."""
+    F = method.backbone(images)
+    A = method.fa(F)
+    gate = method.fr(F - A)
+    return F, A, gate * (F - A), (1 - gate) * (F - A)
+
+
+def classify(method, features):
+    return method.classifier(method.pool(features))
+
+
+@pytest.mark.parametrize("gate", ["both", "channel", "spatial", "conv"])
+def test_the_parts_add_up(gate):
+    # A + (F - A) rounds twice: equal to F to the last bits of a double, not always bit for bit.
+    method, images = build(gate=gate), make_batch().images
+    F, A, R, R_plus = method.parts(images)
+    R_minus = (1 - method.fr(R)) * R
+    torch.testing.assert_close(A + R, F, rtol=1e-14, atol=1e-14)
+    torch.testing.assert_close(R_plus + R_minus, R, rtol=1e-14, atol=1e-14)
+    assert all(part.abs().sum() > 0 for part in (A, R, R_plus, R_minus))
+
+
+@pytest.mark.parametrize("hidden", [(), (6,)])
+def test_forward_classifies_the_aligned_and_restored_feature(hidden):
+    method, images = build(hidden=hidden).eval(), make_batch().images
+    _, A, R_plus, _ = by_hand(method, images)
+    same(method(images), classify(method, A + R_plus))
+    parts = method.parts(images)
+    same(method(images), classify(method, parts.A + parts.R_plus))
+    assert not torch.allclose(method(images), classify(method, A))
+
+
+def test_inspection_classifies_every_feature_and_measures_both_gates():
+    method, images = build().eval(), make_batch().images
+    seen = method.inspect(images)
+    F, A, R_plus, R_minus = by_hand(method, images)
+    features = {"F": F, "A": A, "A+R+": A + R_plus, "A+R-": A + R_minus}
+    assert seen.views.keys() == features.keys()
+    for name, feature in features.items():
+        same(seen.views[name], classify(method, feature))
+    same(seen.scores, method(images))
+    size = (1, 2, 3)
+    same(seen.gates["kept"], A.abs().sum(size) / F.abs().sum(size))
+    same(seen.gates["restored"], R_plus.abs().sum(size) / (F - A).abs().sum(size))
+
+
+def test_every_variant_of_the_table_is_listed():
+    assert LOSSES.keys() <= set(list_methods())
+
+
+@pytest.mark.parametrize("target", [True, False], ids=["uda", "dg"])
+@pytest.mark.parametrize("name", LOSSES)
+def test_every_variant_has_its_losses_and_learns_from_them(name, target):
+    method = build(name)
+    losses = method.losses(make_batch(target))
+    assert losses.keys() == LOSSES[name]
+    assert all(loss.isfinite() and loss.shape == () for loss in losses.values())
+    sum(losses.values()).backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in method.parameters())
+    assert method.ramped <= FAR_LOSSES - {"classification", "aligned", "experts"}
+
+
+WEIGHTS = {"align_weight": 0.7, "dre_weight": 0.3, "consistency_weight": 5.0, "aligned_classification_weight": 0.2}
+RANKINGS = {
+    "far": lambda e, r, c: dual_ranking_entropy(e, r, c),
+    "far-without-dre-minus": lambda e, r, c: ranking_entropy_plus(e, r),
+    "far-without-dre-plus": lambda e, r, c: ranking_entropy_minus(r, c),
+    "far-without-ranking": lambda e, r, c: unranked_entropy(e, c),
+}
+
+
+@pytest.mark.parametrize("target", [True, False], ids=["uda", "dg"])
+@pytest.mark.parametrize("routing", ["end-to-end", "selective"])
+@pytest.mark.parametrize("name", RANKINGS)
+def test_losses_are_those_of_the_paper_times_their_weights(name, routing, target):
+    method = build(name, routing=routing, experts_shape_backbone=True, **WEIGHTS)
+    batch = make_batch(target)
+    F, A, R_plus, R_minus = by_hand(method, batch.images)
+    labelled = SOURCES * PER_DOMAIN
+    enhanced, reference, contaminated = (classify(method, f) for f in (A + R_plus, A, A + R_minus))
+    domains = A.mean(dim=(2, 3)).view(SOURCES + target, PER_DOMAIN, -1)
+    edges = range(0, labelled + 1, PER_DOMAIN)
+    taught = [expert(method.pool(F[a:b])) for expert, (a, b) in zip(method.experts, pairwise(edges), strict=True)]
+    expected = {
+        "classification": cross_entropy(enhanced[:labelled], batch.labels),
+        "aligned": 0.2 * cross_entropy(reference[:labelled], batch.labels),
+        "align": 0.7 * moment_distance(domains, has_target=target),
+        "dre": 0.3 * RANKINGS[name](enhanced, reference, contaminated),
+        "experts": cross_entropy(torch.cat(taught), batch.labels),
+        "consistency": 5.0 * expert_consistency(enhanced[:labelled], torch.cat(taught)),
+    }
+    for loss, value in method.losses(batch).items():
+        same(value, expected[loss])
+        if routing == "end-to-end":
+            same(gradients(value, method), gradients(expected[loss], method))
+
+
+@pytest.mark.parametrize("name", ["baseline-align", "baseline-att-align"])
+def test_the_rungs_below_far_align_what_they_classify(name):
+    method, batch = build(name), make_batch()
+    F = method.backbone(batch.images)
+    features = F if name == "baseline-align" else method.fa(F)
+    losses = method.losses(batch)
+    domains = features.mean(dim=(2, 3)).view(SOURCES + 1, PER_DOMAIN, -1)
+    same(losses["align"], 0.5 * moment_distance(domains, has_target=True))
+    scores = classify(method, features)
+    same(losses["classification"], cross_entropy(scores[: SOURCES * PER_DOMAIN], batch.labels))
+    same(method.inspect(batch.images).scores, scores)
+    views = {"F": classify(method, F), "A": scores} if name == "baseline-att-align" else {}
+    same(method.inspect(batch.images).views, views)
+    same(method(batch.images), scores)
+
+
+def test_the_papers_preset_sets_every_option_to_the_papers():
+    assert build("far-paper").options.model_dump() == {
+        "align_weight": 0.5,
+        "dre_weight": 0.1,
+        "consistency_weight": 100.0,
+        "aligned_classification_weight": 0.0,
+        "normalised_gate": False,
+        "gate": "both",
+        "reduction": 8,
+        "routing": "end-to-end",
+        "dre": "dual",
+        "experts": True,
+        "experts_shape_backbone": True,
+    }
+    assert find_entry("far-paper").training == {"ramp": "constant"}
+
+
+def test_experts_are_dropped_without_changing_predictions():
+    method, images = build().eval(), make_batch().images
+    before = method(images)
+    assert len(method.experts) == SOURCES
+    method.drop_training_parts()
+    assert method.experts is None
+    assert not any(name.startswith("experts") for name in method.state_dict())
+    assert torch.equal(method(images), before)
+
+
+def test_the_baseline_does_not_look_at_target_images():
+    def learn(images):
+        method = build("baseline")
+        loss = method.losses(Batch(images, batch.labels, SOURCES))["classification"]
+        loss.backward()
+        return [loss, *(p.grad for p in method.parameters()), *method.buffers()]
+
+    batch = make_batch()
+    changed = batch.images.clone()
+    changed[batch.num_labelled :] += 10
+    assert all(torch.equal(a, b) for a, b in zip(learn(batch.images), learn(changed), strict=True))
+
+
+def reached(method, loss, batch):
+    """Names of the parameters that one backward pass of one loss gives a gradient other than zero."""
+    method.zero_grad()
+    method.losses(batch)[loss].backward()
+    return {name for name, p in method.named_parameters() if p.grad is not None and p.grad.abs().max() > 1e-12}
+
+
+def parameters_of(method, groups):
+    """Names of the groups' parameters, but the biases of convolutions: batch norm subtracts them again."""
+    biases = {f"backbone.{n}.bias" for n, m in method.backbone.named_children() if isinstance(m, torch.nn.Conv2d)}
+    return {name for name, _ in method.named_parameters() if name.split(".")[0] in groups} - biases
+
+
+PATH = {"backbone", "fa", "fr", "classifier"}
+ROUTES = {
+    "selective": {"align": {"fa"}, "dre": {"fr"}, "consistency": {"classifier"}},
+    "end-to-end": {"align": {"backbone", "fa"}, "dre": PATH, "consistency": PATH},
+}
+
+
+@pytest.mark.parametrize("hidden", [(), (6,)])
+@pytest.mark.parametrize("shape_backbone", [False, True])
+@pytest.mark.parametrize("routing", ROUTES)
+def test_each_loss_reaches_exactly_the_parameters_it_may_update(routing, shape_backbone, hidden):
+    method = build(routing=routing, experts_shape_backbone=shape_backbone, hidden=hidden)
+    experts = {"experts", "backbone"} if shape_backbone else {"experts"}
+    routes = {"classification": PATH, "aligned": PATH - {"fr"}, "experts": experts, **ROUTES[routing]}
+    assert routes.keys() == FAR_LOSSES
+    for loss, groups in routes.items():
+        names = reached(method, loss, make_batch())
+        # Batch norm in the head subtracts the bias of the layer before it as well.
+        expected = parameters_of(method, groups) - ({"classifier.0.bias"} if hidden else set())
+        assert names == expected, loss
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"gate": "conv"},
+        {"gate": "channel", "dre": "plus"},
+        {"gate": "spatial", "dre": "minus"},
+        {"hidden": (6,), "dre": "unranked"},
+        {"normalised_gate": False, "experts_shape_backbone": True, "consistency_weight": 100.0},
+    ],
+    ids=str,
+)
+def test_one_selective_pass_equals_a_separate_pass_for_each_loss(options):
+    batch = make_batch()
+    selective, end_to_end = build(routing="selective", **options), build(routing="end-to-end", **options)
+    end_to_end.load_state_dict(selective.state_dict())
+    sum(selective.losses(batch).values()).backward()
+    separate = {name: torch.zeros_like(p) for name, p in end_to_end.named_parameters()}
+    whole = {name: torch.zeros_like(p) for name, p in end_to_end.named_parameters()}
+    for loss, value in end_to_end.losses(batch).items():
+        for name, gradient in zip(separate, gradients(value, end_to_end), strict=True):
+            whole[name] += gradient
+            if name.split(".")[0] in ROUTES["selective"].get(loss, EVERYTHING):
+                separate[name] += gradient
+    for name, p in selective.named_parameters():
+        same(p.grad, separate[name])
+    # The routings do differ, in every part but the experts.
+    for group in PATH:
+        assert any(not torch.allclose(separate[n], whole[n]) for n in separate if n.startswith(group)), group
+
+
+@pytest.mark.parametrize("options", [{"name": name} for name in LOSSES] + [{"routing": "selective"}], ids=str)
+def test_learning_costs_one_pass_forward_and_one_back_through_the_backbone(options):
+    method, passes = build(**options), []
+
+    def count(module, inputs, output):
+        passes.append("forward")
+        output.register_hook(lambda gradient: passes.append("backward"))
+
+    method.backbone.register_forward_hook(count)
+    sum(method.losses(make_batch()).values()).backward()
+    assert passes == ["forward", "backward"]

@@ -1,0 +1,237 @@
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from afield.catalogue import create_method
+from afield.networks import (
+    ChannelGate,
+    Classifier,
+    ConvolutionSelection,
+    Gate,
+    GatedSelection,
+    NetworkOptions,
+    Pool,
+    SpatialGate,
+    classify_aside,
+)
+
+shapes = st.tuples(st.integers(1, 3), st.integers(1, 20), st.integers(1, 9), st.integers(1, 9))
+kinds = st.sampled_from(["both", "channel", "spatial"])
+seeds = st.integers(0, 2**31)
+quick = settings(deadline=None, max_examples=25)
+
+
+@pytest.fixture(autouse=True)
+def seed_torch():
+    torch.manual_seed(0)
+
+
+def random_map(*shape):
+    return torch.randn(*shape, dtype=torch.float64)
+
+
+def count(module):
+    return sum(p.numel() for p in module.parameters())
+
+
+def deviation_over(gate, dims):
+    return (gate.amax(dim=dims) - gate.amin(dim=dims)).max().item()
+
+
+@quick
+@given(shapes, kinds, st.booleans(), seeds)
+def test_a_gate_broadcasts_to_its_map_whatever_the_shape(shape, kind, normalised, seed):
+    torch.manual_seed(seed)
+    features = random_map(*shape)
+    gate = Gate(shape[1], kind, normalised=normalised).double()
+    values = gate(features)
+    batch, channels, height, width = shape
+    positions = (1, 1) if kind == "channel" else (height, width)
+    assert values.shape == (batch, 1 if kind == "spatial" else channels, *positions)
+    assert GatedSelection(gate)(features).shape == shape
+
+
+@quick
+@given(shapes, kinds, seeds)
+def test_plain_gates_lie_strictly_between_zero_and_one(shape, kind, seed):
+    torch.manual_seed(seed)
+    values = Gate(shape[1], kind).double()(random_map(*shape))
+    assert values.min() > 0
+    assert values.max() < 1
+
+
+@quick
+@given(shapes, kinds, seeds)
+def test_a_normalised_gate_has_mean_one_over_the_map_of_every_sample(shape, kind, seed):
+    torch.manual_seed(seed)
+    values = Gate(shape[1], kind, normalised=True).double()(random_map(*shape)).expand(shape)
+    torch.testing.assert_close(values.mean(dim=(1, 2, 3)), torch.ones(shape[0], dtype=torch.float64))
+
+
+@pytest.mark.parametrize("normalised", [False, True])
+def test_each_branch_varies_only_along_its_own_dimensions(normalised):
+    features = random_map(2, 16, 5, 5)
+
+    def gate(kind):
+        return Gate(16, kind, normalised=normalised).double()(features).expand(features.shape)
+
+    channel, spatial, both = gate("channel"), gate("spatial"), gate("both")
+    assert deviation_over(channel, (2, 3)) == 0 < deviation_over(channel, (1,))
+    assert deviation_over(spatial, (1,)) == 0 < deviation_over(spatial, (2, 3))
+    assert deviation_over(both, (1,)) > 0 < deviation_over(both, (2, 3))
+
+
+def test_branches_run_in_parallel_and_the_gate_is_their_product():
+    features = random_map(2, 16, 5, 5)
+    gate = Gate(16).double()
+    torch.testing.assert_close(gate(features), gate.channel(features) * gate.spatial(features))
+
+
+def test_a_normalised_gate_is_the_plain_one_divided_by_its_mean():
+    features = random_map(2, 16, 5, 5)
+    plain, normalised = Gate(16).double(), Gate(16, normalised=True).double()
+    normalised.load_state_dict(plain.state_dict())
+    values = plain(features)
+    torch.testing.assert_close(normalised(features), values / values.mean(dim=(1, 2, 3), keepdim=True))
+
+
+def test_the_channel_branch_sees_only_the_average_over_positions():
+    features = random_map(2, 16, 4, 4)
+    gate = ChannelGate(16).double()
+    averaged = features.mean(dim=(2, 3), keepdim=True).expand_as(features)
+    torch.testing.assert_close(gate(features), gate(averaged))
+
+
+def test_the_spatial_branch_sees_only_mean_and_maximum_over_channels():
+    features = random_map(2, 16, 6, 6)
+    features[:, 0] = 20
+    gate = SpatialGate(16).double()
+
+    def shifted(up, down, by):
+        """The same mean; another maximum if channel 0, the largest, is moved."""
+        changed = features.clone()
+        changed[:, up] += by
+        changed[:, down] -= by
+        return gate(changed)
+
+    torch.testing.assert_close(shifted(1, 2, by=5), gate(features))
+    assert not torch.allclose(shifted(0, 2, by=5), gate(features))
+    assert not torch.allclose(gate(features - 5 * (torch.arange(16) == 2).view(-1, 1, 1)), gate(features))
+
+
+@pytest.mark.parametrize(("channels", "reduction"), [(512, 8), (64, 4), (16, 16), (4, 8)])
+def test_branches_have_as_many_parameters_as_their_formulas_say(channels, reduction):
+    hidden = max(1, channels // reduction)
+    channel = (channels * hidden + hidden) + (hidden * channels + channels)
+    spatial = (2 * hidden * 25 + hidden) + (hidden * 25 + 1)
+    assert count(ChannelGate(channels, reduction)) == count(Gate(channels, "channel", reduction)) == channel
+    assert count(SpatialGate(channels, reduction)) == count(Gate(channels, "spatial", reduction)) == spatial
+    assert count(Gate(channels, "both", reduction)) == channel + spatial
+
+
+def test_gated_selection_multiplies_the_map_by_its_gate():
+    features = random_map(2, 16, 5, 5)
+    gate = Gate(16, normalised=True).double()
+    torch.testing.assert_close(GatedSelection(gate)(features), gate(features) * features)
+
+
+@pytest.mark.parametrize(
+    ("name", "gate_shape", "mean_one"),
+    [
+        ("far", (16, 8, 8), True),
+        ("far-paper", (16, 8, 8), False),
+        ("far-channel-gate", (16, 1, 1), True),
+        ("far-spatial-gate", (1, 8, 8), True),
+        ("baseline-att-align", (16, 8, 8), True),
+    ],
+)
+def test_gates_have_their_presets_branches_and_only_the_aligning_one_is_normalised(name, gate_shape, mean_one):
+    method = create_method(name, num_classes=4, num_sources=2, network={"width": 8}).double()
+    fa = method.fa.gate(random_map(2, 16, 8, 8))
+    assert fa.shape[1:] == gate_shape
+    assert torch.allclose(fa.mean(dim=(1, 2, 3)), torch.ones(2, dtype=torch.float64)) == mean_one
+    if name != "baseline-att-align":
+        fr = method.fr(random_map(2, 16, 8, 8))
+        assert fr.shape[1:] == gate_shape
+        assert fr.max() < 1
+
+
+def test_convolution_selection_keeps_the_shape_and_is_never_negative():
+    features = random_map(2, 16, 5, 5)
+    selection = ConvolutionSelection(16).double()
+    selected = selection(features)
+    assert selected.shape == features.shape
+    assert selected.min() == 0 < selected.max()
+    assert count(selection) == 16 * 16 + 16
+    pixel = features[:, :, 2:3, 3:4]
+    torch.testing.assert_close(selected[:, :, 2:3, 3:4], selection(pixel))
+
+
+@pytest.mark.parametrize("kind", ["both", "channel", "spatial"])
+@pytest.mark.parametrize("normalised", [False, True])
+def test_gradients_of_a_selection_match_finite_differences(kind, normalised):
+    selection = GatedSelection(Gate(4, kind, reduction=2, normalised=normalised)).double()
+    assert torch.autograd.gradcheck(selection, random_map(2, 4, 3, 3).requires_grad_())
+
+
+@quick
+@given(shapes, kinds, seeds)
+def test_gradients_are_finite_on_a_map_of_zeros(shape, kind, seed):
+    torch.manual_seed(seed)
+    features = torch.zeros(shape, requires_grad=True)
+    selection = GatedSelection(Gate(shape[1], kind, normalised=True))
+    selection(features).sum().backward()
+    assert features.grad.isfinite().all()
+    assert all(p.grad.isfinite().all() for p in selection.parameters())
+
+
+@pytest.mark.parametrize("kind", ["pool", "pool2", "flatten"])
+@quick
+@given(st.tuples(st.integers(1, 3), st.integers(1, 6), st.integers(2, 9), st.integers(2, 9)), seeds)
+def test_pooling_is_linear_and_gives_the_width_it_says(kind, shape, seed):
+    torch.manual_seed(seed)
+    A, R = random_map(*shape), random_map(*shape)
+    pool = Pool(kind, shape[1:])
+    torch.testing.assert_close(pool(A) + pool(R), pool(A + R))
+    assert pool(A).shape == (shape[0], pool.width)
+
+
+def test_pooling_averages_over_everything_over_quadrants_or_not_at_all():
+    features = random_map(2, 16, 8, 8)
+    pool, pool2, flatten = (Pool(kind, (16, 8, 8)) for kind in ("pool", "pool2", "flatten"))
+    assert (pool.width, pool2.width, flatten.width) == (16, 16 * 4, 16 * 64)
+    torch.testing.assert_close(pool(features), features.mean(dim=(2, 3)))
+    quadrants = features.reshape(2, 16, 2, 4, 2, 4).mean(dim=(3, 5))
+    torch.testing.assert_close(pool2(features), quadrants.flatten(1))
+    assert torch.equal(flatten(features), features.flatten(1))
+
+
+@pytest.fixture
+def head():
+    return Classifier(6, 3, NetworkOptions(hidden=(5, 4))).double()
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_classifying_aside_gives_the_classifiers_scores_and_leaves_running_statistics_alone(head, frozen):
+    vectors = 3 + random_map(8, 6)
+    before = {name: value.clone() for name, value in head.state_dict().items()}
+    aside = classify_aside(head, vectors, frozen=frozen)
+    assert all(torch.equal(before[name], value) for name, value in head.state_dict().items())
+    torch.testing.assert_close(aside, head(vectors))
+    assert not torch.equal(before["1.running_mean"], head[1].running_mean)
+    head.eval()
+    torch.testing.assert_close(classify_aside(head, vectors, frozen=frozen), head(vectors))
+
+
+def test_a_frozen_classifier_passes_gradients_on_but_keeps_none(head):
+    vectors = random_map(8, 6).requires_grad_()
+    classify_aside(head, vectors, frozen=True).square().sum().backward()
+    frozen = vectors.grad.clone()
+    assert frozen.abs().sum() > 0
+    assert all(p.grad is None and p.requires_grad for p in head.parameters())
+
+    vectors.grad = None
+    classify_aside(head, vectors).square().sum().backward()
+    torch.testing.assert_close(vectors.grad, frozen)
+    assert all(p.grad is not None for p in head.parameters())
