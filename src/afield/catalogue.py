@@ -81,10 +81,12 @@ def create_method(
     """
     entry = find_entry(name)
     check_sources(entry, num_sources)
+    if num_classes < 2 or (image_size is not None and image_size < 1):
+        raise AfieldError(f"a method needs two classes or more, and images with pixels: {num_classes}, {image_size}")
     method = entry.registration.method
     shape = Shape(
         validated(NetworkOptions, "network", {"backbone": backbone, **(network or {})}),
-        image_size or (32 if backbone == DIGIT_NETWORK else 224),
+        image_size if image_size is not None else (32 if backbone == DIGIT_NETWORK else 224),
         num_classes,
         num_sources,
     )

@@ -19,16 +19,18 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     help="Train at home, work far afield: domain adaptation and generalization for image classification.",
-    no_args_is_help=True,
+    invoke_without_command=True,
     add_completion=False,
+    rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-data_app = typer.Typer(help="Data sets: list them, look at them.", invoke_without_command=True)
+data_app = typer.Typer(help="Data sets: list them, look at them.", invoke_without_command=True, rich_markup_mode=None)
 app.add_typer(data_app, name="data", epilog="Example: afield data show digits")
 out = Console(soft_wrap=True)
+INTERRUPTED = 130
 
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a run that is already in the output folder.")]
-Seed = Annotated[int | None, typer.Option(help="Everything random follows from it.")]
+Seed = Annotated[int | None, typer.Option(help="Everything random follows from it; default: 0.")]
 CheckpointFile = Annotated[Path, typer.Argument(help="A checkpoint, such as runs/x/last.ckpt.")]
 
 
@@ -41,11 +43,14 @@ def print_version(asked: bool) -> None:
 
 @app.callback()
 def options(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", is_eager=True, callback=print_version, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """Train at home, work far afield."""
+    """Show the help where no command is named."""
+    if context.invoked_subcommand is None:
+        print(context.get_help())
 
 
 @app.command(epilog="Example: afield demo --out runs/demo")
@@ -69,12 +74,12 @@ def demo(
 )
 def train(
     folder: Annotated[Path, typer.Option("--out", help="Folder for the run.")],
-    data: Annotated[str | None, typer.Option(help="Data set; see `afield data`.")] = None,
-    task: Annotated[str | None, typer.Option(help="uda: target images without labels; dg: no target images.")] = None,
+    data: Annotated[str | None, typer.Option(help="Data set; see `afield data`; default: digits.")] = None,
+    task: Annotated[str | None, typer.Option(help="uda (target images without labels; default) or dg (none).")] = None,
     target: Annotated[str | None, typer.Option(help="Domain to work in.")] = None,
     sources: Annotated[str | None, typer.Option(help="Labelled domains, comma-separated; default: all others.")] = None,
-    method: Annotated[str | None, typer.Option(help="Method; see `afield methods`.")] = None,
-    steps: Annotated[int | None, typer.Option(help="Optimiser steps.")] = None,
+    method: Annotated[str | None, typer.Option(help="Method; see `afield methods`; default: far.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Optimiser steps; default: what suits the data set.")] = None,
     seed: Seed = None,
     config: Annotated[Path | None, typer.Option(help="TOML file of settings; options and --set rank above it.")] = None,
     settings: Annotated[
@@ -88,6 +93,8 @@ def train(
     from afield.config import parse_assignment
     from afield.run import choose_config, config_layers, train_config
 
+    if not str(folder) or str(folder) == ".":
+        raise AfieldError("--out needs a folder of its own for the run")
     names = [name.strip() for name in sources.split(",")] if sources is not None else None
     named: dict[str, dict[str, Any]] = {
         "data": {"name": data}, "task": {"kind": task, "target": target, "sources": names},
@@ -95,7 +102,7 @@ def train(
     }  # fmt: skip
     layers = config_layers(config, named, [parse_assignment(text) for text in settings or []])
     resolved = choose_config(layers, folder, resume=resume, overwrite=overwrite)
-    show_run(train_config(resolved, folder, overwrite=overwrite, selector=selector, show_config=True))
+    show_run(train_config(resolved, folder, resume=resume, selector=selector, show_config=True))
 
 
 def show_run(run: "Run") -> None:
@@ -161,16 +168,11 @@ def methods(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")]
     if as_json:
         print(json.dumps(entries, indent=2))
         return
-    table = Table(box=None)
-    for column in ("method", "tasks", "sources", "what it is", "reference", "file"):
-        table.add_column(column, no_wrap=True)
+    width = max(len(entry["name"]) for entry in entries) + 2
     for entry in entries:
-        table.add_row(
-            entry["name"], ", ".join(entry["tasks"]), f">= {entry['min_sources']}", entry["summary"],
-            entry["reference"], entry["file"],
-        )  # fmt: skip
-    # As wide as it needs to be: a terminal folds a long line, and a pipe keeps it whole.
-    Console(width=Console(width=1000).measure(table).maximum).print(table)
+        needs = f"{', '.join(entry['tasks'])}; {entry['min_sources']} or more sources"
+        print(f"{entry['name']:{width}}{entry['summary']}")
+        print(f"{'':{width}}{needs}; {entry['reference']}; {entry['file']}")
 
 
 @data_app.callback()
@@ -180,7 +182,7 @@ def data(context: typer.Context) -> None:
 
     if context.invoked_subcommand is None:
         for name in list_data():
-            print(name)
+            print(f"{name}    (domains and examples: afield data show {name})")
 
 
 @data_app.command(epilog="Example: afield data show digits --out digits.png")
@@ -209,12 +211,12 @@ def show(
 def main() -> None:
     """Run the command line."""
     try:
-        sys.exit(app(standalone_mode=False) or 0)
+        code = app(standalone_mode=False) or 0
+        if code == INTERRUPTED:
+            print("afield: interrupted; a training run goes on with --resume", file=sys.stderr)
+        sys.exit(code)
     except AfieldError as error:
         fail(str(error))
-    except (KeyboardInterrupt, typer.Abort):
-        print("afield: interrupted; a run goes on with --resume", file=sys.stderr)
-        sys.exit(130)
     except OSError as error:
         if error.filename is None:
             raise

@@ -9,7 +9,7 @@ import tomli_w
 from pydantic import BaseModel, ConfigDict, Field
 
 from afield.catalogue import PRESETS, check_target, find_entry
-from afield.domains import TaskKind, check_data
+from afield.domains import TaskKind
 from afield.errors import AfieldError, unknown
 from afield.methods import MethodOptions
 from afield.networks import DIGIT_NETWORK, NetworkOptions, check_backbone
@@ -67,10 +67,12 @@ SECTIONS = ("data", "task", "network", "method", "training")
 
 
 def resolve(*layers: Values) -> Config:
-    """The config of layers of given values, later ones first in rank, over the presets they name."""
+    """The config of layers of given values, later ones first in rank, over the presets they name.
+
+    Whether the data set exists is not asked: a checkpoint's config is valid wherever its model is used.
+    """
     given = merge(*layers)
     data = validated(DataOptions, "data", given["data"])
-    check_data(data.name)
     name = given["method"].pop("name", "far")
     if not isinstance(name, str):
         raise AfieldError(f"config key 'method.name': must be a method's name, not {name!r}")
@@ -121,6 +123,8 @@ def parse_assignment(text: str) -> dict[str, Any]:
     path, equals, value = text.partition("=")
     if not equals or "." not in path:
         raise AfieldError(f"--set takes section.key=value, not '{text}'")
+    if "\n" in value:
+        raise AfieldError(f"--set takes one section.key=value, not '{text}'")
     try:
         parsed = tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:

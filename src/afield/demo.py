@@ -9,7 +9,6 @@ from matplotlib.figure import Figure
 from rich.table import Table
 
 from afield.domains import Split, load_data
-from afield.errors import AfieldError
 from afield.inference import load
 from afield.run import Run, train
 from afield.training import RunFolder
@@ -55,9 +54,7 @@ def run_demo(
     load_data(DATA)[target]
     folders = {(method, seed): out / f"{method}-seed{seed}" for seed in range(seeds) for method in METHODS}
     for folder in folders.values():
-        RunFolder(folder).check(resume=False, overwrite=overwrite)
-    if out.is_file():
-        raise AfieldError(f"{out} is a file, not a folder for the demo")
+        RunFolder(folder).check(resume=False, overwrite=overwrite, resumable=False)
     runs: dict[str, list[Run]] = {method: [] for method in METHODS}
     for (method, seed), folder in folders.items():
         run = train(

@@ -1,5 +1,6 @@
 """A trained method ready for use: load it from a checkpoint and predict on images of any common form."""
 
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from PIL import Image, UnidentifiedImageError
+from pydantic import TypeAdapter
 from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
@@ -64,14 +66,16 @@ def load(path: str | Path) -> Model:
     checkpoint = load_checkpoint(Path(path))
     try:
         config = resolve({**checkpoint.config, "network": {**checkpoint.config["network"], "pretrained": False}})
-        preprocessing = Preprocessing(**checkpoint.preprocessing)
+        preprocessing = TypeAdapter(Preprocessing).validate_json(json.dumps(checkpoint.preprocessing), strict=True)
+        if not all(isinstance(name, str) for name in checkpoint.classes) or min(preprocessing.std) <= 0:
+            raise AfieldError("its classes are not names, or its normalisation divides by zero")
         # Weights come from the file: building must not disturb the caller's generators.
         with torch.random.fork_rng(devices=[]):
             sources = len(checkpoint.sources)
             method = build_method(config, preprocessing.image_size, len(checkpoint.classes), sources)
         method.load_state_dict(checkpoint.state["model"])
-    except (AfieldError, RuntimeError, KeyError, TypeError, AttributeError) as error:
-        reason = str(error).splitlines()[0]
+    except (AfieldError, RuntimeError, KeyError, TypeError, AttributeError, ValueError) as error:
+        reason = f"{error} is missing" if isinstance(error, KeyError) else " ".join(str(error).split())[:200]
         raise AfieldError(f"{path} is damaged or from another version of afield: {reason}") from error
     return Model(method, preprocessing, checkpoint.classes, config)
 
@@ -139,7 +143,9 @@ def _from_array(array: np.ndarray[Any, Any]) -> Tensor:
         array = np.stack([array] * 3, axis=2)
     if array.ndim != 3 or array.shape[2] != 3:
         raise AfieldError(f"an image array has shape (H, W, 3) or (H, W), not {array.shape}")
-    return _scaled(torch.from_numpy(array.copy()).permute(2, 0, 1))
+    if array.dtype.kind not in "uifb":
+        raise AfieldError(f"image values are uint8 (0..255) or float (0..1), not {array.dtype}")
+    return _scaled(torch.from_numpy(array.astype(array.dtype.newbyteorder("="))).permute(2, 0, 1))
 
 
 def _scaled(image: Tensor) -> Tensor:
@@ -153,6 +159,8 @@ def _scaled(image: Tensor) -> Tensor:
 
 
 def _fit(image: Tensor, size: int) -> Tensor:
+    if not image.numel():
+        raise AfieldError(f"an image of {image.shape[1]} x {image.shape[2]} pixels is empty")
     if image.shape[1:] == (size, size):
         return image
     resized = interpolate(image[None], (size, size), mode="bilinear", antialias=True, align_corners=False)

@@ -17,7 +17,7 @@ def validated(model: type[Model], section: str, values: dict[str, Any]) -> Model
             raise unknown("config key", f"{section}.{key}", [f"{section}.{name}" for name in model.model_fields])
     try:
         # By way of JSON, so that TOML's arrays become tuples while strictness still refuses "3" for 3.
-        return model.model_validate_json(json.dumps(values, default=str))
+        return model.model_validate_json(json.dumps(values, default=_plain))
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in (section, *first["loc"]))
@@ -25,3 +25,8 @@ def validated(model: type[Model], section: str, values: dict[str, Any]) -> Model
         reason = reason[:1].lower() + reason[1:]
         got = f", not {json.dumps(first['input'], default=str)}" if first["loc"] else ""
         raise AfieldError(f"config key '{key}': {reason}{got}") from error
+
+
+def _plain(value: Any) -> Any:
+    """NumPy's and torch's numbers as Python's; what else JSON cannot hold as text, which strictness then refuses."""
+    return value.item() if hasattr(value, "item") else str(value)

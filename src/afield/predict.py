@@ -13,6 +13,7 @@ from rich.progress import track
 from torch import Tensor
 
 from afield.errors import AfieldError
+from afield.files import write_whole
 from afield.inference import UnreadableImageError, find_images, load, read_image
 from afield.training import best_device
 
@@ -48,7 +49,7 @@ def predict_files(
         for file, index, value in zip(readable, best.indices.tolist(), best.values.tolist(), strict=True):
             predictions.append({"file": str(file), "class": model.classes[index], "probability": round(value, 6)})
     if not predictions:
-        raise AfieldError(f"none of the {len(files)} images could be read")
+        raise AfieldError(f"no image could be read of {len(files)}: {', '.join(map(str, files[:3]))}")
     return predictions, skipped
 
 
@@ -56,6 +57,8 @@ def check_output(file: Path | None) -> None:
     """Raise unless the file's ending says CSV or JSON."""
     if file is not None and file.suffix.lower() not in FORMATS:
         raise AfieldError(f"predictions are written as {' or '.join(FORMATS)}, not as '{file.name}'")
+    if file is not None and file.is_dir():
+        raise AfieldError(f"{file} is a folder, not a file for predictions")
 
 
 def write_predictions(predictions: Sequence[Prediction], file: Path | None) -> None:
@@ -72,6 +75,4 @@ def write_predictions(predictions: Sequence[Prediction], file: Path | None) -> N
         sys.stdout.write(text)
         return
     file.parent.mkdir(parents=True, exist_ok=True)
-    temporary = file.with_name(file.name + ".tmp")
-    temporary.write_text(text, "utf-8")
-    temporary.replace(file)
+    write_whole(file, text)

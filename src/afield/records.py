@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from afield.errors import AfieldError
+from afield.files import write_whole
 
 Record = dict[str, Any]
 
@@ -28,22 +29,25 @@ def read_records(path: Path) -> list[Record]:
     """All records of a file. A last line cut short by a kill is left out; damage anywhere else is an error."""
     try:
         lines = path.read_text("utf-8").split("\n")
+    except UnicodeDecodeError as error:
+        raise AfieldError(f"{path} is not a file of records: {error}") from error
     except OSError as error:
         raise AfieldError(f"cannot read records {path}: {error.strerror}") from error
     records = []
     for number, line in enumerate(lines[:-1], start=1):
         try:
-            records.append(json.loads(line))
+            record = json.loads(line)
         except json.JSONDecodeError as error:
             raise AfieldError(f"line {number} of {path} is not a record: {error.msg}") from error
+        if not (isinstance(record, dict) and "event" in record):
+            raise AfieldError(f"line {number} of {path} is not a record")
+        records.append(record)
     return records
 
 
 def rewrite_records(path: Path, records: Iterable[Record]) -> None:
     """Replace the file by these records, at once or not at all."""
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text("".join(json.dumps(record, allow_nan=False) + "\n" for record in records), "utf-8")
-    temporary.replace(path)
+    write_whole(path, "".join(json.dumps(record, allow_nan=False) + "\n" for record in records))
 
 
 def evaluations(records: Iterable[Record]) -> list[Record]:

@@ -14,7 +14,7 @@ from afield import __version__
 from afield.batches import Preprocessing
 from afield.catalogue import check_sources, find_entry
 from afield.config import Config, Values, merge, read_config, resolve
-from afield.domains import DomainSet, load_data, make_task
+from afield.domains import DomainSet, check_data, load_data, make_task
 from afield.errors import AfieldError
 from afield.methods import Method, Shape
 from afield.networks import normalisation
@@ -22,7 +22,7 @@ from afield.records import Record, evaluations, read_records
 from afield.selection import HEADLINE_SELECTORS, select
 from afield.training import Loop, Plan, RunFolder, isolated_generators
 
-RECORDED_VERSIONS = ("torch", "torchvision", "timm", "lightning", "numpy")
+RECORDED_VERSIONS = ("torchvision", "timm", "lightning", "numpy")
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def train(
     }  # fmt: skip
     layers = config_layers(config, named, [{path: value} for path, value in (settings or {}).items()])
     resolved = choose_config(layers, Path(out), resume=resume, overwrite=overwrite)
-    return train_config(resolved, Path(out), overwrite=overwrite, selector=selector, progress=progress)
+    return train_config(resolved, Path(out), resume=resume, selector=selector, progress=progress)
 
 
 def config_layers(file: str | Path | None, named: Values, settings: Iterable[dict[str, Any]]) -> list[Values]:
@@ -108,8 +108,12 @@ def choose_config(layers: list[Values], out: Path, *, resume: bool, overwrite: b
     folder = RunFolder(out)
     folder.check(resume, overwrite)
     if not resume:
-        return resolve(*layers)
-    config = resolve(read_config(folder.config))
+        config = resolve(*layers)
+        check_data(config.data.name)
+        return config
+    stored = read_config(folder.config)
+    resolve(stored, *layers)  # for its errors: a misspelt key is not a contradicting one
+    config = resolve(stored)
     check_same(config, merge(*layers))
     return config
 
@@ -118,21 +122,22 @@ def train_config(
     config: Config,
     out: Path,
     *,
-    overwrite: bool = False,
+    resume: bool = False,
     selector: str = "last",
     progress: bool = True,
     show_config: bool = False,
 ) -> Run:
-    """Train a resolved config, from its last checkpoint if the folder has one. Writes nothing before all is checked."""
+    """Train a resolved config in a folder, anew or from its last checkpoint. Writes nothing before all is checked."""
     check_selector(selector)
     data = load_data(config.data.name)
     with isolated_generators(config.training.seed):
         loop = Loop(make_plan(config, data), RunFolder(out), progress)
-        if show_config:
-            print(config.as_toml(), file=sys.stderr)
-        if overwrite:
-            loop.folder.clear()
-        loop.run(make_header(config, data, str(loop.device)))
+        header = make_header(config, data, str(loop.device))
+        (loop.resume if resume else loop.start)(header)
+        if not loop.ended:
+            if show_config:
+                print(config.as_toml(), file=sys.stderr)
+            loop.run()
     return read_run(out, selector)
 
 
@@ -141,10 +146,9 @@ def check_same(config: Config, given: Values) -> None:
     stored = config.as_dict()
     for section, values in given.items():
         for key, value in values.items():
-            value = list(value) if isinstance(value, tuple) else value
-            if key not in stored[section] or stored[section][key] != value:
-                has = stored[section].get(key, "not set")
-                raise AfieldError(f"cannot resume with {section}.{key} = {value}: the run there has {has}")
+            has = stored[section].get(key)
+            if has != (list(value) if isinstance(value, tuple) else value):
+                raise AfieldError(f"cannot resume with {section}.{key} = {value}: the run there was begun with {has}")
 
 
 def make_plan(config: Config, data: DomainSet) -> Plan:
@@ -171,6 +175,7 @@ def make_header(config: Config, data: DomainSet, device: str) -> Record:
         "versions": {
             "afield": __version__,
             "python": platform.python_version(),
+            "torch": torch.__version__,
             **{name: version(name) for name in RECORDED_VERSIONS},
         },
         "seed": config.training.seed,

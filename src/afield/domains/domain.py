@@ -61,7 +61,7 @@ class DomainSet:
 
     def __getitem__(self, name: str) -> Domain:
         if name not in self.domains:
-            raise unknown(f"domain of {self.name}", name, self.domains)
+            raise unknown("domain", name, self.domains)
         return self.domains[name]
 
     @property

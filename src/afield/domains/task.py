@@ -73,7 +73,7 @@ def make_task(
 
 def check_task(data: DomainSet, kind: TaskKind, target: str | None, sources: tuple[str, ...]) -> tuple[str, ...]:
     """The names of the sources, or the error in what was asked."""
-    for name in (*sources, *([target] if target else [])):
+    for name in (*sources, *([] if target is None else [target])):
         data[name]
     if kind == "uda" and target is None:
         raise AfieldError(f"a uda task needs a target, one of: {', '.join(data.domains)}")

@@ -16,7 +16,7 @@ Losses = dict[str, Tensor]
 class MethodOptions(BaseModel):
     """Base of a method's options: typed, strict, and each with a sentence that says what it does."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
 @dataclass(frozen=True)

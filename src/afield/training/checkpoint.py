@@ -44,24 +44,31 @@ def load_checkpoint(path: Path) -> Checkpoint:
     """Read a checkpoint, or raise one line that says why it cannot be one. Runs no code from the file."""
     if not path.is_file():
         raise AfieldError(f"no checkpoint at {path}")
-    with path.open("rb") as file:
-        if file.read(2).startswith(PICKLE_STARTS):
-            raise AfieldError(f"{path} is a pickle or a PyTorch archive, which could run code; afield opens neither")
+    try:
+        with path.open("rb") as file:
+            start = file.read(9)
+    except OSError as error:
+        raise AfieldError(f"cannot read checkpoint {path}: {error.strerror}") from error
+    # The length of safetensors' header comes first and may begin like a pickle; the header itself begins with {.
+    if start.startswith(PICKLE_STARTS) and start[8:] != b"{":
+        raise AfieldError(f"{path} is a pickle or a PyTorch archive, which could run code; afield opens neither")
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
-        raise AfieldError(f"{path} is truncated, or not a checkpoint ({error})") from error
+        raise AfieldError(f"{path} is truncated, or not a checkpoint of afield") from error
     try:
         content = json.loads(metadata[KEY])
         version = content.pop("format")
-    except (KeyError, ValueError, AttributeError) as error:
+    except (KeyError, ValueError, AttributeError, TypeError, RecursionError) as error:
         raise AfieldError(f"{path} is a safetensors file, but not a checkpoint of afield") from error
     if version != FORMAT:
         raise AfieldError(f"{path} has checkpoint format {version}; this version of afield reads format {FORMAT}")
     try:
         content["state"] = _unfold(content["state"], tensors)
+        if not all(isinstance(content[key], list) for key in ("classes", "sources")):
+            raise TypeError("classes and sources are not lists")
         content |= {key: tuple(content[key]) for key in ("classes", "sources")}
         return Checkpoint(**content)
     except (KeyError, TypeError) as error:

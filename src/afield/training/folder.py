@@ -22,16 +22,18 @@ class RunFolder:
         """Whether a run was started here."""
         return any(file.exists() for file in (self.config, self.records, self.last, self.best))
 
-    def check(self, resume: bool, overwrite: bool) -> None:
+    def check(self, resume: bool, overwrite: bool, resumable: bool = True) -> None:
         """Raise unless a run may be written here. Changes nothing."""
         if resume and overwrite:
             raise AfieldError("--resume and --overwrite exclude each other")
-        if self.path.exists() and not self.path.is_dir():
-            raise AfieldError(f"{self.path} is a file, not a folder for a run")
+        nearest = next(place for place in (self.path, *self.path.absolute().parents) if place.exists())
+        if not nearest.is_dir():
+            raise AfieldError(f"{nearest} is a file, not a folder for a run")
         if resume and not self.config.exists():
             raise AfieldError(f"there is no run to resume in {self.path}")
         if self.holds_run and not (resume or overwrite):
-            raise AfieldError(f"{self.path} already holds a run; --resume continues it, --overwrite replaces it")
+            ways = "--resume continues it, --overwrite replaces it" if resumable else "--overwrite replaces it"
+            raise AfieldError(f"{self.path} already holds a run; {ways}")
 
     def clear(self) -> None:
         """Remove a run's files, and no others."""

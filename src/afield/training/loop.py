@@ -16,6 +16,7 @@ from torch.nn.utils import clip_grad_norm_
 from afield.batches import BatchStream, Preprocessing
 from afield.domains import EvaluationViews, Task
 from afield.errors import AfieldError
+from afield.files import write_whole
 from afield.methods import Losses, Method
 from afield.records import Record, append_record, evaluations, read_records, rewrite_records
 from afield.selection import select
@@ -69,13 +70,18 @@ class Loop:
         )
         self.evaluator = Evaluator(plan.views, plan.preprocessing, self.device)
         self.step = 0
+        self.saved_step = 0
         self.seconds = 0.0
         self.loss_sums: dict[str, Tensor] = {}
         self.healthy = torch.ones((), dtype=torch.bool, device=self.device)
 
-    def run(self, header: Record) -> list[Record]:
-        """Train to the end and return the records. `header` is the run's first line."""
-        self._open(header)
+    @property
+    def ended(self) -> bool:
+        """Whether there is nothing left to do."""
+        return self.step == self.options.steps and read_records(self.folder.records)[-1]["event"] == "end"
+
+    def run(self) -> None:
+        """Train to the end, in a folder that `start` or `resume` has opened."""
         history = evaluations(read_records(self.folder.records))
         started = time.perf_counter() - self.seconds
         progress = RunProgress(self.plan.title, self.options.steps, self.step, self.shown)
@@ -99,10 +105,7 @@ class Loop:
                 if due[1]:
                     self._save(self.folder.last)
         self.seconds = time.perf_counter() - started
-        records = read_records(self.folder.records)
-        if records[-1]["event"] != "end":
-            append_record(self.folder.records, {"event": "end", "step": self.step, "seconds": round(self.seconds, 3)})
-        return read_records(self.folder.records)
+        append_record(self.folder.records, {"event": "end", "step": self.step, "seconds": round(self.seconds, 3)})
 
     def _at(self, every: int) -> bool:
         """Whether something done every so many steps is due; at the last step everything is."""
@@ -137,10 +140,13 @@ class Loop:
         """Stop on a loss, or (deep) a parameter, that is not a finite number, before anything of it is saved."""
         if bool(self.healthy) and not (deep and _broken(self.method)):
             return
-        culprits = ", ".join(f"{name} {value.item():g}" for name, value in losses.items() if not value.isfinite())
-        raise AfieldError(
-            f"training diverged by step {self.step} ({culprits or 'the weights'} not finite, NaN or infinite); "
-            f"{self.folder.last} is still good; try a smaller training.lr, or training.clip_norm=1"
+        culprits = ", ".join(name for name, value in losses.items() if not value.isfinite())
+        raise self._diverged(culprits or "the weights")
+
+    def _diverged(self, culprits: str) -> AfieldError:
+        return AfieldError(
+            f"training diverged: NaN or infinity by step {self.step} in {culprits}; {self.folder.last} keeps the good "
+            f"weights of step {self.saved_step}; try again with a smaller training.lr, or with training.clip_norm=1"
         )
 
     def _evaluate(self) -> Record:
@@ -154,21 +160,36 @@ class Loop:
             "adaptation_weight": adaptation_weight(self.options, self.step - 1),
         }
         self.loss_sums = {}
-        append_record(self.folder.records, record)
+        try:
+            append_record(self.folder.records, record)
+        except ValueError as error:
+            raise self._diverged("an evaluation") from error
         return record
 
-    def _open(self, header: Record) -> None:
-        """Start a fresh folder, or go back to where its last checkpoint stands."""
-        if self.folder.last.exists():
-            self._restore(load_checkpoint(self.folder.last))
-            kept = [r for r in read_records(self.folder.records) if r.get("step", 0) <= self.step]
-            rewrite_records(self.folder.records, kept)
-            return
-        self.folder.clear()
+    def start(self, header: Record) -> None:
+        """Open a fresh folder; `header` is the records' first line. A run that stood there is gone."""
+        if self.folder.holds_run:
+            self.folder.clear()
         self.folder.path.mkdir(parents=True, exist_ok=True)
-        self.folder.config.write_text(tomli_w.dumps(self.plan.config), "utf-8")
+        write_whole(self.folder.config, tomli_w.dumps(self.plan.config))
         rewrite_records(self.folder.records, [header])
         self._save(self.folder.last)
+
+    def resume(self, header: Record) -> None:
+        """Go back to where the folder's last checkpoint stands; a run killed before its first one starts anew."""
+        if not self.folder.last.exists():
+            self.start(header)
+            return
+        checkpoint, records = load_checkpoint(self.folder.last), read_records(self.folder.records)
+        if checkpoint.config != self.plan.config:
+            raise AfieldError(f"{self.folder.config} and {self.folder.last} are not of one run: their configs differ")
+        if not records or records[0]["protocol"] != header["protocol"]:
+            raise AfieldError(f"cannot resume {self.folder.path}: its records are of other data than there is now")
+        try:
+            self._restore(checkpoint)
+        except (RuntimeError, KeyError, TypeError, ValueError) as error:
+            raise AfieldError(f"{self.folder.last} is damaged: its state does not fit its config") from error
+        rewrite_records(self.folder.records, [r for r in records if r.get("step", 0) <= self.step])
 
     def _save(self, path: Path) -> None:
         plan = self.plan
@@ -184,10 +205,13 @@ class Loop:
         preprocessing = asdict(plan.preprocessing)
         checkpoint = Checkpoint(plan.config, plan.task.classes, sources, preprocessing, self.step, state)
         save_checkpoint(path, checkpoint)
+        if path == self.folder.last:
+            self.saved_step = self.step
 
     def _restore(self, checkpoint: Checkpoint) -> None:
         state = checkpoint.state
-        self.step, self.seconds = checkpoint.step, state["seconds"]
+        self.step = self.saved_step = checkpoint.step
+        self.seconds = state["seconds"]
         self.method.load_state_dict(state["model"])
         self.optimiser.load_state_dict(optimiser_state(state["optimiser"]))
         self.stream.load_state_dict(state["stream"])

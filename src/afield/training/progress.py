@@ -54,11 +54,11 @@ class RunProgress:
     def evaluated(self, evaluation: Record) -> None:
         """Print one evaluation: accuracies, then from which features, then what the gates let through."""
         parts = [f"{self.title} step {evaluation['step']}/{self.steps}: sources {source_score(evaluation):.1%}"]
-        for name, result in evaluation["oracle"].items():
-            parts.append(f"target {name} {result['accuracy']:.1%} (oracle)")
-        shown = next(iter(evaluation["oracle"].values()), None) or next(iter(evaluation["sources"].values()))
-        parts += [f"from {name} {value:.1%}" for name, value in shown.get("views", {}).items()]
-        gates = [f"{name} {value:.2f}" for name, value in shown.get("gates", {}).items()]
-        self.bar.update(self.task, completed=evaluation["step"], gates=" ".join(gates))
-        parts += gates
-        self.console.print(", ".join(parts), highlight=False)
+        parts += [f"target {name} {result['accuracy']:.1%} (oracle)" for name, result in evaluation["oracle"].items()]
+        shown = evaluation["oracle"] or evaluation["sources"]
+        domain, result = next(iter(shown.items()))
+        views = ", ".join(f"{name} {value:.1%}" for name, value in result.get("views", {}).items())
+        gates = ", ".join(f"{name} {value:.2f}" for name, value in result.get("gates", {}).items())
+        self.bar.update(self.task, completed=evaluation["step"], gates=gates)
+        line = ", ".join(parts) + (f"; {domain} from {views}" if views else "") + (f"; gates {gates}" if gates else "")
+        self.console.print(line, highlight=False)

@@ -13,7 +13,7 @@ class Board:
     """Writes each evaluation's numbers; a resumed run hides what was written after its checkpoint."""
 
     def __init__(self, folder: Path, step: int) -> None:
-        self.writer = SummaryWriter(str(folder), purge_step=step + 1 if step else None)
+        self.writer = SummaryWriter(str(folder), purge_step=step + 1)
 
     def __enter__(self) -> Self:
         return self

@@ -1,0 +1,10 @@
+"""Files that are written whole or not at all."""
+
+from pathlib import Path
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write text so that a kill leaves the old file or the new one, never half of one."""
+    temporary = path.with_name(path.name + ".tmp")
+    temporary.write_text(text, "utf-8")
+    temporary.replace(path)

@@ -1,0 +1,73 @@
+"""What several test files share: a cache out of the user's home, and `toy`, a data set that trains in moments."""
+
+import os
+import tempfile
+from pathlib import Path
+
+# Before anything asks for it; worker and child processes inherit it, so that the digits are built once.
+if not os.environ.get("AFIELD_CACHE"):
+    os.environ["AFIELD_CACHE"] = str(Path(tempfile.gettempdir()) / "afield-test-cache")
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import settings as hypothesis_settings
+
+import afield
+from afield.domains import Augmentation, Domain, DomainSet, Split, register_data
+from afield.domains import registry as data_registry
+
+torch.set_num_threads(1)
+hypothesis_settings.register_profile("afield", deadline=None)  # how long an example takes depends on the machine
+hypothesis_settings.load_profile("afield")
+
+CLASSES = ("across", "down", "square")
+GROUNDS = {"day": (220, 220, 200), "dusk": (150, 70, 60), "fog": (130, 135, 140), "night": (15, 15, 40)}
+SMALL = {
+    "network.width": 8,
+    "training.batch_size": 4,
+    "training.evaluate_every": 5,
+    "training.checkpoint_every": 4,
+    "training.device": "cpu",
+}
+
+
+def toy_data() -> DomainSet:
+    """Bars and squares on a ground whose colour is the domain's; domains differ in size and noise."""
+    rng = np.random.default_rng(0)
+    domains = {}
+    for number, (name, ground) in enumerate(GROUNDS.items()):
+        train, test = (_draw(count, ground, 5 * number, rng) for count in (24 + 3 * number, 15 + number))
+        domains[name] = Domain(name, train, test, "rendered")
+    return DomainSet("toy", CLASSES, domains, Augmentation(shift=1))
+
+
+def _draw(count: int, ground: tuple[int, int, int], noise: int, rng: np.random.Generator) -> Split:
+    labels = rng.permutation(np.arange(count) % len(CLASSES))
+    images = np.tile(np.array(ground, float), (count, 16, 16, 1))
+    for image, label in zip(images, labels, strict=True):
+        height, width = ((3, 12), (12, 3), (7, 7))[label]
+        top, left = rng.integers(0, 17 - height), rng.integers(0, 17 - width)
+        image[top : top + height, left : left + width] = rng.integers(0, 256, 3)
+    images += rng.normal(0, noise, images.shape)
+    return Split(images.clip(0, 255).astype(np.uint8), labels.astype(np.int64))
+
+
+def run_toy(out, method="far", steps=12, *, task="uda", target="night", settings=None, **others):
+    """Train on `toy`, which must be registered, with a small network and silently."""
+    names = {"data": "toy", "task": task, "target": target, "method": method, "steps": steps, "seed": 0}
+    return afield.train(**names, out=out, settings=SMALL | (settings or {}), progress=False, **others)
+
+
+@pytest.fixture(scope="module")
+def toy():
+    """The toy data set, loadable by name while a file's tests run."""
+    register_data("toy")(toy_data)
+    yield toy_data()
+    del data_registry._builders["toy"]
+
+
+@pytest.fixture(scope="module")
+def train_toy(toy):
+    """The function that trains on it."""
+    return run_toy

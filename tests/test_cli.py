@@ -1,0 +1,288 @@
+"""The command line end to end, through the installed command, on the embedded digits."""
+
+import csv
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import afield
+from afield.demo import picture, run_demo
+from afield.domains import load_data
+from afield.training import load_checkpoint
+
+COMMAND = Path(sys.executable).parent / "afield"
+TINY = {"network.width": 8, "training.batch_size": 4, "training.evaluate_every": 3}
+SET = [word for key, value in TINY.items() for word in ("--set", f"{key}={value}")]
+ISSUE_METHODS = {
+    "baseline", "baseline-align", "baseline-att-align", "far", "far-without-dre", "far-without-dre-plus",
+    "far-without-dre-minus", "far-conv", "far-channel-gate", "far-spatial-gate", "far-without-ranking",
+    "far-without-experts", "far-paper",
+}  # fmt: skip
+RUN_FILES = {"config.toml", "records.jsonl", "last.ckpt", "best.ckpt"}
+
+
+# The same whatever the terminal is; one thread, because other tests run beside these.
+COLOURS = ("FORCE_COLOR", "PY_COLORS", "GITHUB_ACTIONS")
+ENVIRONMENT = {name: value for name, value in os.environ.items() if name not in COLOURS}
+ENVIRONMENT |= {"COLUMNS": "100", "OMP_NUM_THREADS": "1"}
+
+
+def afield_command(*words, cwd=None):
+    """What the installed command did."""
+    return subprocess.run([COMMAND, *map(str, words)], capture_output=True, text=True, cwd=cwd, env=ENVIRONMENT)
+
+
+def records_of(folder):
+    return [json.loads(line) for line in (folder / "records.jsonl").read_text("utf-8").splitlines()]
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    return tmp_path_factory.mktemp("home")
+
+
+@pytest.fixture(scope="module")
+def trained(home):
+    """The issue's own command, with fewer steps, a narrower network and smaller batches."""
+    words = ["--data", "digits", "--task", "uda", "--target", "street", "--method", "far", "--steps", 6, "--seed", 0]
+    return afield_command("train", *words, "--out", "runs/x", *SET, cwd=home)
+
+
+@pytest.fixture(scope="module")
+def run(home, trained):
+    assert trained.returncode == 0, trained.stderr
+    return home / "runs" / "x"
+
+
+@pytest.fixture(scope="module")
+def checkpoint(run):
+    return run / "last.ckpt"
+
+
+@pytest.fixture(scope="module")
+def photos(home):
+    """A folder of street digits, some of them in a folder inside, beside a file that is no image."""
+    images = load_data("digits")["street"].test.images
+    folder = home / "photos"
+    (folder / "more" / "still").mkdir(parents=True)
+    for place, image in zip(("a.png", "b.bmp", "more/c.png", "more/still/d.PNG"), images, strict=False):
+        Image.fromarray(image).save(folder / place)
+    (folder / "notes.txt").write_text("not an image", "utf-8")
+    return folder
+
+
+def test_train_fills_a_folder_and_prints_the_result(run, trained):
+    assert {path.name for path in run.iterdir()} >= RUN_FILES
+    assert not list(run.rglob("*.tmp"))
+    evaluation = records_of(run)[-2]
+    for domain, result in (evaluation["sources"] | evaluation["oracle"]).items():
+        row = next(line for line in trained.stdout.splitlines() if f" {domain} " in line)
+        assert ("target" if domain == "street" else "source") in row
+        assert f"{result['accuracy']:.1%}" in row
+    assert "selector last" in trained.stdout
+    assert "runs/x/last.ckpt" in trained.stdout
+
+
+def test_train_prints_the_resolved_config_and_each_evaluation_on_standard_error(run, trained):
+    text, _, lines = trained.stderr.partition("far step")
+    assert tomllib.loads(text) == tomllib.loads((run / "config.toml").read_text("utf-8"))
+    assert f"far step{lines}".count("far step") == 2
+    assert "target street" in lines
+    assert "oracle" in lines
+
+
+def test_the_stored_config_holds_what_was_asked_and_the_records_hold_it_too(run):
+    config = tomllib.loads((run / "config.toml").read_text("utf-8"))
+    assert config["data"]["name"] == "digits"
+    assert (config["task"]["kind"], config["task"]["target"]) == ("uda", "street")
+    assert config["method"]["name"] == "far"
+    assert (config["training"]["steps"], config["training"]["seed"], config["network"]["width"]) == (6, 0, 8)
+    records = records_of(run)
+    assert [record["event"] for record in records] == ["run", "evaluation", "evaluation", "end"]
+    assert records[0]["config"] == config
+
+
+def test_settings_rank_above_options_and_options_above_a_file(home):
+    (home / "mine.toml").write_text('[task]\ntarget = "mnist"\n[method]\nname = "far-conv"\n[training]\nsteps = 5000\n')
+    words = ["--config", "mine.toml", "--steps", 4000, "--method", "far-without-dre", "--out", "runs/config"]
+    more = ["method.align_weight=0.3", "training.checkpoint_every=5", "training.steps=6"]
+    more += ["task.sources=['uci','photo']"]
+    done = afield_command("train", *words, *SET, *(word for text in more for word in ("--set", text)), cwd=home)
+    assert done.returncode == 0, done.stderr
+    config = tomllib.loads((home / "runs/config/config.toml").read_text("utf-8"))
+    assert config["task"] == {"kind": "uda", "target": "mnist", "sources": ["uci", "photo"]}
+    assert (config["method"]["name"], config["method"]["align_weight"]) == ("far-without-dre", 0.3)
+    assert (config["training"]["checkpoint_every"], config["training"]["steps"]) == (5, 6)
+    again = afield_command("train", "--config", "runs/config/config.toml", "--out", "runs/again", cwd=home)
+    assert again.returncode == 0, again.stderr
+    assert records_of(home / "runs/again")[:-1] == records_of(home / "runs/config")[:-1]
+
+
+def test_a_killed_run_goes_on_with_resume(home):
+    folder = home / "runs" / "killed"
+    words = ["--target", "street", "--method", "baseline", "--steps", "100", "--out", str(folder), *SET]
+    often = ["--set", "training.checkpoint_every=2", "--set", "training.evaluate_every=50"]
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    process = subprocess.Popen([COMMAND, "train", *words, *often], env=ENVIRONMENT, **quiet)
+    last = folder / "last.ckpt"
+    while process.poll() is None and not (last.exists() and load_checkpoint(last).step > 0):
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL, "the run ended before it could be killed"
+    killed_at = load_checkpoint(last).step
+    assert 0 < killed_at < 100
+    assert "end" not in {record["event"] for record in records_of(folder)}
+
+    done = afield_command("train", "--out", folder, "--resume")
+    assert done.returncode == 0, done.stderr
+    assert load_checkpoint(last).step == 100
+    events = [(record["event"], record.get("step")) for record in records_of(folder)]
+    assert events == [("run", None), ("evaluation", 50), ("evaluation", 100), ("end", 100)]
+
+
+def test_overwrite_replaces_the_run_and_leaves_other_files_alone(home):
+    folder = home / "runs" / "twice"
+    for target in ("mnist", "uci"):
+        afield.train(target=target, method="baseline", steps=1, out=folder, settings=TINY, overwrite=target == "uci")
+        (folder / "notes.txt").write_text("mine", "utf-8")
+    words = ["--target", "photo", "--task", "dg", "--method", "far", "--steps", "3", "--out", folder]
+    done = afield_command("train", *words, *SET, "--overwrite")
+    assert done.returncode == 0, done.stderr
+    assert (folder / "notes.txt").read_text("utf-8") == "mine"
+    assert len(list((folder / "tensorboard").iterdir())) == 1
+    header, *_, end = records_of(folder)
+    assert header["config"]["task"]["target"] == "photo"
+    assert (end["event"], end["step"]) == ("end", 3)
+
+
+def test_evaluate_says_what_the_records_say(run, checkpoint):
+    evaluation = records_of(run)[-2]
+    done = afield_command("evaluate", checkpoint, "--data", "digits", "--domain", "street", "--domain", "uci", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == {"street": evaluation["oracle"]["street"], "uci": evaluation["sources"]["uci"]}
+
+
+def test_evaluate_prints_a_table_of_every_domain(run, checkpoint):
+    evaluation = records_of(run)[-2]
+    done = afield_command("evaluate", checkpoint, "--data", "digits")
+    assert done.returncode == 0, done.stderr
+    for domain, result in (evaluation["sources"] | evaluation["oracle"]).items():
+        row = next(line for line in done.stdout.splitlines() if f" {domain} " in line)
+        assert f"{result['accuracy']:.1%}" in row
+        assert "500" in row
+
+
+def check_predictions(rows, files, checkpoint):
+    model = afield.load(checkpoint)
+    assert [row["file"] for row in rows] == [str(file) for file in files]
+    assert [row["class"] for row in rows] == model.predict(files)
+    assert {row["class"] for row in rows} <= set("0123456789")
+    values = [float(row["probability"]) for row in rows]
+    assert all(0 <= value <= 1 for value in values)
+    np.testing.assert_allclose(values, model.predict_proba(files).max(dim=1).values, atol=1e-5)
+
+
+def test_predict_writes_csv_of_files_and_nested_folders(checkpoint, photos, tmp_path):
+    out = tmp_path / "new" / "predictions.csv"
+    done = afield_command("predict", checkpoint, photos / "b.bmp", photos, "--out", out)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    inside = ("a.png", "b.bmp", "more/c.png", "more/still/d.PNG")
+    with out.open(encoding="utf-8", newline="") as file:
+        reader = csv.DictReader(file)
+        assert reader.fieldnames == ["file", "class", "probability"]
+        check_predictions(list(reader), [photos / "b.bmp", *(photos / name for name in inside)], checkpoint)
+    assert [path.name for path in out.parent.iterdir()] == ["predictions.csv"]
+
+
+def test_predict_writes_json_and_skips_what_is_no_image_when_told_to(checkpoint, photos, tmp_path):
+    bad = tmp_path / "bad.png"
+    bad.write_bytes((photos / "a.png").read_bytes()[:60])
+    out = tmp_path / "predictions.json"
+    done = afield_command("predict", checkpoint, photos / "a.png", bad, photos / "b.bmp", "--out", out, "--skip-bad")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.strip() == f"skipped 1 unreadable: {bad}"
+    rows = json.loads(out.read_text("utf-8"))
+    assert all(set(row) == {"file", "class", "probability"} for row in rows)
+    check_predictions(rows, [photos / "a.png", photos / "b.bmp"], checkpoint)
+
+
+def test_predict_without_a_file_prints_csv(checkpoint, photos):
+    done = afield_command("predict", checkpoint, photos / "a.png")
+    assert done.returncode == 0, done.stderr
+    check_predictions(list(csv.DictReader(io.StringIO(done.stdout))), [photos / "a.png"], checkpoint)
+
+
+def test_methods_lists_every_method_as_json():
+    done = afield_command("methods", "--json")
+    assert done.returncode == 0, done.stderr
+    entries = json.loads(done.stdout)
+    assert {entry["name"] for entry in entries} >= ISSUE_METHODS
+    assert all(entry["summary"] and entry["tasks"] and entry["file"] for entry in entries)
+    assert next(entry for entry in entries if entry["name"] == "far")["min_sources"] == 2
+
+
+def test_data_lists_and_shows_the_digits(tmp_path):
+    listed = [line.split()[0] for line in afield_command("data").stdout.splitlines()]
+    assert listed == afield.list_data()
+    done = afield_command("data", "show", "digits", "--out", "sheet.png", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    with Image.open(tmp_path / "sheet.png") as sheet:
+        assert sheet.format == "PNG"
+        sheet.load()
+        assert sheet.width > 20 * 32
+        assert sheet.height > 5 * 32
+    data = load_data("digits")
+    assert ", ".join(data.classes) in done.stdout
+    for name, domain in data.domains.items():
+        row = next(line for line in done.stdout.splitlines() if f" {name} " in line)
+        assert str(len(domain.train)) in row
+        assert str(len(domain.test)) in row
+        assert domain.origin.split()[0].rstrip(":") in ("real", "rendered")
+        assert domain.origin[:20] in row
+
+
+def test_the_demo_compares_baseline_and_far_and_draws_them(tmp_path):
+    result = run_demo(tmp_path / "demo", "street", 2, progress=False, settings={**TINY, "training.steps": 3})
+    table = result.table()
+    columns = {column.header: list(column.cells) for column in table.columns}
+    assert columns["method"] == ["baseline", "far"]
+    assert columns["selector"] == ["last", "last"]
+    accuracies = [100 * run.accuracy["street"] for run in result.runs["far"]]
+    spread = f"{np.mean(accuracies):.1f} +- {np.std(accuracies, ddof=1):.1f} (2)"
+    assert columns["target accuracy"][1] == spread
+    assert "target street" in str(table.title)
+    for folder in ("baseline-seed0", "baseline-seed1", "far-seed0", "far-seed1"):
+        assert {path.name for path in (tmp_path / "demo" / folder).iterdir()} >= RUN_FILES
+    picture(result, tmp_path / "demo" / "predictions.png")
+    with Image.open(tmp_path / "demo" / "predictions.png") as image:
+        image.load()
+        assert min(image.size) > 200
+
+
+@pytest.mark.parametrize("command", ["demo", "train", "evaluate", "predict", "methods", "data", "data show"])
+def test_help_has_an_example_that_names_the_command(command):
+    done = afield_command(*command.split(), "--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"Example: afield {command}" in done.stdout
+
+
+def test_the_command_without_words_shows_what_there_is():
+    done = afield_command()
+    for command in ("demo", "train", "evaluate", "predict", "methods", "data"):
+        assert f" {command} " in done.stdout
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_version_is_the_packages():
+    done = afield_command("--version")
+    assert (done.returncode, done.stdout.strip()) == (0, f"afield {afield.__version__}")

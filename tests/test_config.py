@@ -1,0 +1,261 @@
+"""From what a user wrote to a valid config, or to one line that says what is wrong; and choosing from records."""
+
+import contextlib
+import tomllib
+
+import pytest
+import tomli_w
+from hypothesis import given
+from hypothesis import strategies as st
+
+from afield import AfieldError, list_methods
+from afield.catalogue import find_entry
+from afield.config import merge, parse_assignment, read_config, resolve
+from afield.methods import Method, register_method
+from afield.methods import registry as method_registry
+from afield.records import append_record, evaluations, read_records, rewrite_records
+from afield.run import config_layers, read_run
+from afield.selection import select
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"training": {"setps": 3}}, "unknown config key 'training.setps'; did you mean 'training.steps'?"),
+        ({"method": {"align_wieght": 0.3}}, "unknown config key 'method.align_wieght'; did you mean 'method.align_w"),
+        ({"method": {"name": "baseline", "align_weight": 0.3}}, "unknown config key 'method.align_weight'"),
+        ({"network": {"witdh": 8}}, "unknown config key 'network.witdh'; did you mean 'network.width'?"),
+        ({"task": {"tagret": "street"}}, "did you mean 'task.target'?"),
+        ({"data": {"nam": "digits"}}, "did you mean 'data.name'?"),
+        ({"trainig": {"steps": 3}}, "unknown config section 'trainig'; did you mean 'training'?"),
+        ({"steps": 3}, "unknown config section 'steps'"),
+        ({"training": 3}, "config section 'training' must be a table of keys, not 3"),
+        ({"method": {"name": "faar"}}, "unknown method 'faar'; did you mean 'far'?"),
+        ({"method": {"name": "far-without-der"}}, "did you mean 'far-without-dre'?"),
+        ({"method": {"name": 3}}, "config key 'method.name'"),
+        ({"network": {"backbone": "resnet81"}}, "unknown backbone 'resnet81'; did you mean 'resnet"),
+        ({"network": {"pretrained": True}}, "config key 'network.pretrained': there are no ImageNet weights"),
+        ({"training": {"steps": 5, "warmup_steps": 5}}, r"warmup_steps \(5\) must be smaller than steps \(5\)"),
+        ({"training": {"schedule": "cosin"}}, "'training.schedule': .*'cosine' or 'constant', not \"cosin\""),
+        ({"task": {"kind": "ada"}}, "config key 'task.kind': .*'uda' or 'dg'"),
+        ({"training": {"lr": 0}}, "config key 'training.lr'"),
+        ({"training": {"lr": float("nan")}}, "config key 'training.lr'"),
+        ({"training": {"lr": float("inf")}}, "config key 'training.lr'"),
+        ({"method": {"align_weight": float("inf")}}, "config key 'method.align_weight'"),
+        ({"training": {"batch_size": 1}}, "config key 'training.batch_size'"),
+        ({"training": {"seed": -1}}, "config key 'training.seed'"),
+        ({"network": {"hidden": [16, 0]}}, "config key 'network.hidden.1'"),
+        ({"network": {"dropout": 1.0}}, "config key 'network.dropout'"),
+    ],
+)
+def test_a_bad_config_is_one_line_that_names_the_key(values, message):
+    with pytest.raises(AfieldError, match=message) as caught:
+        resolve({"task": {"target": "street"}}, values)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("training.steps", "3"), ("training.steps", 1.5), ("training.steps", 3.0), ("training.steps", True),
+        ("training.steps", [3]), ("training.lr", "0.1"), ("training.lr", True), ("training.augment", 1),
+        ("training.augment", "true"), ("training.precision", 16), ("network.hidden", 16), ("network.hidden", "16"),
+        ("network.hidden", [1.5]), ("network.backbone", 18), ("method.experts", 0), ("method.align_weight", "0.3"),
+        ("task.target", 3), ("task.sources", "mnist"), ("task.sources", [1]), ("data.name", ["digits"]),
+    ],
+)  # fmt: skip
+def test_a_value_of_the_wrong_type_is_refused_not_converted(key, value):
+    section, name = key.split(".")
+    with pytest.raises(AfieldError, match=f"config key '{key}"):
+        resolve({section: {name: value}})
+
+
+def test_a_whole_number_will_do_for_a_real_one():
+    assert resolve({"training": {"lr": 1}}).training.lr == 1.0
+
+
+def test_later_layers_outrank_earlier_ones(tmp_path):
+    defaults = resolve({"method": {"name": "baseline"}})
+    assert (defaults.training.momentum, defaults.training.ramp) == (0.9, "dann")
+    assert (defaults.training.steps, defaults.network.width) == (600, 24), "the data preset outranks the defaults"
+    assert resolve({"method": {"name": "far-paper"}}).training.ramp == "constant", "the method preset comes after it"
+    file = tmp_path / "run.toml"
+    written = {"method": {"name": "far-paper", "dre_weight": 1}, "training": {"ramp": "dann", "steps": 5, "lr": 5}}
+    file.write_text(tomli_w.dumps(written))
+    named = {"training": {"steps": 6, "seed": 6}, "method": {"name": None}}
+    config = resolve(*config_layers(file, named, [{"training.seed": 7}, {"training.seed": 8}]))
+    assert config.method_name == "far-paper", "an argument that is not given does not count"
+    assert (config.method.consistency_weight, config.method.dre_weight) == (100.0, 1.0)
+    assert config.training.ramp == "dann", "a file outranks the method preset"
+    assert (config.training.lr, config.training.steps, config.training.seed) == (5.0, 6, 8)
+
+
+def test_merge_leaves_its_layers_alone():
+    layers = [{"training": {"steps": 1}}, {"training": {"steps": 2}}]
+    assert merge(*layers)["training"] == {"steps": 2}
+    assert layers == [{"training": {"steps": 1}}, {"training": {"steps": 2}}]
+
+
+@pytest.mark.parametrize("name", list_methods())
+def test_every_method_resolves_and_its_config_survives_a_file(tmp_path, name):
+    given = {"method": {"name": name}, "task": {"target": "street", "sources": ["mnist", "uci"]}}
+    config = resolve(given, {"network": {"hidden": [16, 8]}, "training": {"lr": 0.1}})
+    file = tmp_path / "config.toml"
+    file.write_text(config.as_toml(), "utf-8")
+    assert resolve(read_config(file)) == config
+    assert tomllib.loads(config.as_toml())["method"]["name"] == name
+    for key, value in find_entry(name).method.items():
+        assert getattr(config.method, key) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("training.steps=5", {"training.steps": 5}),
+        ("training.lr = 0.1", {"training.lr": 0.1}),
+        ("training.augment=false", {"training.augment": False}),
+        ("training.device=cpu", {"training.device": "cpu"}),
+        ('task.target="street"', {"task.target": "street"}),
+        ('task.sources=["mnist", "uci"]', {"task.sources": ["mnist", "uci"]}),
+        ("network.hidden=[]", {"network.hidden": []}),
+        ("data.name=a=b", {"data.name": "a=b"}),
+    ],
+)
+def test_an_assignment_is_read_as_toml_or_as_a_bare_word(text, expected):
+    assert parse_assignment(text) == expected
+
+
+@pytest.mark.parametrize("text", ["training.steps", "steps=5", "", "=5", "5"])
+def test_what_is_no_assignment_is_an_error(text):
+    with pytest.raises(AfieldError, match=r"--set takes section\.key=value"):
+        parse_assignment(text)
+
+
+@given(st.text())
+def test_any_text_is_an_assignment_or_an_error(text):
+    with contextlib.suppress(AfieldError):
+        assert len(parse_assignment(text)) == 1
+
+
+def test_a_config_file_that_cannot_be_read_is_an_error(tmp_path):
+    for content in (b"steps = ", b"[training\n", b"\xff\xfe", b"a = 1\na = 2"):
+        file = tmp_path / "bad.toml"
+        file.write_bytes(content)
+        with pytest.raises(AfieldError, match=r"bad\.toml"):
+            read_config(file)
+    for path in (tmp_path, tmp_path / "missing.toml"):
+        with pytest.raises(AfieldError, match="cannot read config file"):
+            read_config(path)
+
+
+def test_a_setting_needs_a_section(train_toy, tmp_path):
+    with pytest.raises(AfieldError, match=r"section\.key, not 'steps'"):
+        train_toy(tmp_path / "run", settings={"steps": 3})
+
+
+@pytest.fixture
+def needy():
+    """A method that cannot do without target images, known for one test."""
+
+    @register_method("needy", summary="wants a target", reference="none")
+    class Needy(Method):
+        needs_target = True
+
+    yield Needy
+    del method_registry._methods["needy"]
+
+
+def test_a_method_that_needs_a_target_is_refused_in_a_dg_task_before_anything_is_written(needy, train_toy, tmp_path):
+    with pytest.raises(AfieldError, match="method 'needy' needs target images in training, which a dg task"):
+        train_toy(tmp_path / "run", "needy", task="dg")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"sources": ["day"]}, "'far' needs at least 2 source domains, not 1"),
+        ({"sources": ["day", "night"]}, "among the sources"),
+        ({"target": "nihgt"}, "did you mean 'night'"),
+        ({"method": "fra"}, "did you mean 'far'"),
+        ({"steps": 0}, "training.steps"),
+        ({"settings": {"network.backbone": "vit_tiny_patch16_224"}}, "backbone"),
+        ({"selector": "oracle"}, "a run's result is chosen by last or source-val, not by 'oracle'"),
+        ({"resume": True}, "there is no run to resume"),
+        ({"resume": True, "overwrite": True}, "exclude each other"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused_before_anything_is_written(train_toy, tmp_path, options, message):
+    with pytest.raises(AfieldError, match=message):
+        train_toy(tmp_path / "run", **options)
+    assert list(tmp_path.iterdir()) == []
+
+
+def evaluation(step, sources, target):
+    results = {name: {"accuracy": accuracy, "n": 10} for name, accuracy in zip("ab", sources, strict=True)}
+    oracle = {} if target is None else {"t": {"accuracy": target, "n": 10}}
+    return {"event": "evaluation", "step": step, "sources": results, "oracle": oracle}
+
+
+RUN = [
+    evaluation(1, (0.5, 0.5), 0.3), evaluation(2, (0.9, 0.7), 0.2), evaluation(3, (0.7, 0.9), 0.9),
+    evaluation(4, (0.6, 0.6), 0.9), evaluation(5, (0.6, 0.6), 0.1),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("selector", "step"), [("last", 5), ("source-val", 2), ("oracle", 3)])
+def test_a_selector_chooses_and_of_equals_the_earliest(selector, step):
+    assert select(RUN, selector)["step"] == step
+
+
+def test_source_val_does_not_look_at_the_target():
+    assert select([{**line, "oracle": {}} for line in RUN], "source-val")["step"] == 2
+
+
+def test_selectors_that_cannot_choose_are_errors():
+    with pytest.raises(AfieldError, match="unknown selector 'lsat'; did you mean 'last'"):
+        select(RUN, "lsat")
+    with pytest.raises(AfieldError, match="no evaluation"):
+        select([], "last")
+    with pytest.raises(AfieldError, match="needs a target"):
+        select([evaluation(1, (0.1, 0.2), None)], "oracle")
+
+
+def test_a_run_is_seen_through_its_selector_and_never_through_the_oracle(tmp_path):
+    rewrite_records(tmp_path / "records.jsonl", [{"event": "run"}, *RUN, {"event": "end", "step": 5, "seconds": 1.0}])
+    run = read_run(tmp_path)
+    assert (run.selector, run.step, run.accuracy) == ("last", 5, {"a": 0.6, "b": 0.6, "t": 0.1})
+    assert run.checkpoint == tmp_path / "last.ckpt"
+    chosen = run.select("source-val")
+    assert (chosen.selector, chosen.step, chosen.accuracy) == ("source-val", 2, {"a": 0.9, "b": 0.7, "t": 0.2})
+    assert chosen.checkpoint == tmp_path / "best.ckpt"
+    with pytest.raises(AfieldError, match="not by 'oracle'"):
+        run.select("oracle")
+
+
+def test_a_run_that_has_not_ended_has_no_result(tmp_path):
+    rewrite_records(tmp_path / "records.jsonl", [{"event": "run"}, *RUN])
+    with pytest.raises(AfieldError, match="has not ended"):
+        read_run(tmp_path)
+
+
+def test_records_tolerate_a_cut_last_line_and_no_other_damage(tmp_path):
+    file = tmp_path / "records.jsonl"
+    for line in RUN:
+        append_record(file, line)
+    whole = file.read_bytes()
+    assert evaluations(read_records(file)) == RUN
+    for cut in (1, 2, 30):
+        file.write_bytes(whole[:-cut])
+        assert read_records(file) == RUN[:-1]
+    for damaged in (whole[3:], whole[:40] + b"\n" + whole[40:], b"\n" + whole, whole + b"\xff\xfe\n", whole + b"5\n"):
+        file.write_bytes(damaged)
+        with pytest.raises(AfieldError, match=r"records\.jsonl"):
+            read_records(file)
+    with pytest.raises(AfieldError, match="cannot read records"):
+        read_records(tmp_path / "missing.jsonl")
+
+
+def test_records_refuse_numbers_that_json_does_not_have(tmp_path):
+    with pytest.raises(ValueError, match="JSON"):
+        append_record(tmp_path / "records.jsonl", {"loss": float("nan")})

@@ -1,0 +1,68 @@
+"""The same library on a GPU. Skipped where there is none."""
+
+import pytest
+import torch
+
+import afield
+from afield.batches import BatchStream, Preprocessing
+from afield.domains import make_task
+
+if not torch.cuda.is_available():
+    pytest.skip("needs a CUDA device", allow_module_level=True)
+
+ON_GPU = {"training.device": "cuda"}
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("method", ["baseline", "baseline-att-align", "far", "far-paper"])
+def test_every_precision_trains_to_finite_losses(train_toy, tmp_path, method, precision):
+    run = train_toy(tmp_path / "run", method, settings=ON_GPU | {"training.precision": precision})
+    losses = [record["losses"] for record in run.records if record["event"] == "evaluation"]
+    assert losses and all(torch.tensor(list(values.values())).isfinite().all() for values in losses)
+
+
+def test_images_live_on_the_gpu_as_bytes(toy):
+    task, _ = make_task(toy, "uda", "night")
+    stream = BatchStream(task, 4, Preprocessing(16, (0.5,) * 3, (0.5,) * 3), torch.device("cuda"), seed=0)
+    assert {images.device.type for images in stream.images} == {"cuda"}
+    assert {images.dtype for images in stream.images} == {torch.uint8}
+    assert stream.next().images.device.type == "cuda"
+
+
+def test_the_gpu_computes_the_losses_the_cpu_computes(train_toy, tmp_path):
+    first = {}
+    for device in ("cpu", "cuda"):
+        settings = {"training.device": device, "training.evaluate_every": 1, "training.augment": False}
+        run = train_toy(tmp_path / device, "far", steps=3, settings=settings)
+        first[device] = next(r["losses"] for r in run.records if r["event"] == "evaluation")
+    assert first["cuda"] == pytest.approx(first["cpu"], rel=1e-3)
+
+
+def test_a_run_killed_on_the_gpu_resumes_and_ends(train_toy, tmp_path, monkeypatch):
+    from afield.training.loop import Loop
+
+    step = Loop._train_step
+
+    def killed(loop):
+        if loop.step == 9:
+            raise KeyboardInterrupt
+        return step(loop)
+
+    monkeypatch.setattr(Loop, "_train_step", killed)
+    with pytest.raises(KeyboardInterrupt):
+        train_toy(tmp_path / "run", settings=ON_GPU)
+    monkeypatch.setattr(Loop, "_train_step", step)
+    assert train_toy(tmp_path / "run", settings=ON_GPU, resume=True).step == 12
+
+
+def test_a_checkpoint_of_the_gpu_predicts_on_the_cpu(train_toy, toy, tmp_path):
+    run = train_toy(tmp_path / "run", settings=ON_GPU)
+    model = afield.load(run.checkpoint)
+    assert set(model.predict(toy["night"].test.images)) <= set(model.classes)
+
+
+def test_divergence_on_the_gpu_keeps_a_good_checkpoint(train_toy, tmp_path):
+    with pytest.raises(afield.AfieldError, match="diverged"):
+        train_toy(tmp_path / "run", steps=60, settings=ON_GPU | {"training.lr": 1e9})
+    weights = afield.load(tmp_path / "run/last.ckpt").state_dict().values()
+    assert all(value.isfinite().all() for value in weights)

@@ -1,0 +1,161 @@
+"""The public face is a promise: these calls work exactly as the architecture writes them."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+
+import afield
+
+ALL_METHODS = {
+    "baseline", "baseline-align", "baseline-att-align", "far", "far-without-dre", "far-without-dre-plus",
+    "far-without-dre-minus", "far-conv", "far-channel-gate", "far-spatial-gate", "far-without-ranking",
+    "far-without-experts", "far-paper",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """A folder to stand in while the tests of this file run."""
+    with pytest.MonkeyPatch.context() as patch:
+        folder = tmp_path_factory.mktemp("home")
+        patch.chdir(folder)
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def run(home):
+    return afield.train(data="digits", task="uda", target="street", method="far", steps=4, seed=0, out="runs/x")
+
+
+@pytest.fixture(scope="module")
+def model(run):
+    return afield.load("runs/x/last.ckpt")
+
+
+@pytest.fixture(scope="module")
+def pictures():
+    """Three images that are as large as the network wants them, so that no resizing blurs a comparison."""
+    return np.random.default_rng(0).integers(0, 256, (3, 32, 32, 3), dtype=np.uint8)
+
+
+def test_train_returns_a_run_with_accuracies_selector_and_checkpoint(run, home):
+    assert isinstance(run, afield.Run)
+    assert 0 <= run.accuracy["street"] <= 1
+    assert set(run.accuracy) == {"mnist", "photo", "uci", "fonts", "street"}
+    assert run.selector == "last"
+    assert run.checkpoint == Path("runs/x/last.ckpt")
+    assert (home / run.checkpoint).is_file()
+
+
+def test_a_run_is_seen_through_another_selector(run):
+    other = run.select("source-val")
+    assert other.selector == "source-val"
+    assert other.checkpoint == Path("runs/x/best.ckpt")
+    assert other.accuracy == run.accuracy  # a run of four steps evaluates once
+
+
+def test_a_runs_result_is_never_chosen_by_the_targets_labels(run):
+    with pytest.raises(afield.AfieldError, match="oracle"):
+        run.select("oracle")
+
+
+def test_load_gives_a_module_ready_for_inference(model):
+    assert isinstance(model, afield.Model)
+    assert isinstance(model, nn.Module)
+    assert not any(module.training for module in model.modules())
+    assert model.classes == tuple("0123456789")
+    scores = model(torch.rand(2, 3, 32, 32))
+    assert scores.shape == (2, 10)
+
+
+def test_predict_takes_paths_pil_images_arrays_and_tensors_and_says_the_same_of_all(model, pictures, tmp_path):
+    paths = [tmp_path / f"{number}.png" for number in range(len(pictures))]
+    images = [Image.fromarray(picture) for picture in pictures]
+    for path, image in zip(paths, images, strict=True):
+        image.save(path)
+    tensor = torch.from_numpy(pictures).permute(0, 3, 1, 2)
+    said = model.predict(pictures)
+    assert len(said) == 3
+    assert set(said) <= set(model.classes)
+    expected = model.predict_proba(pictures)
+    assert said == [model.classes[index] for index in expected.argmax(dim=1)]
+    torch.testing.assert_close(expected.sum(dim=1), torch.ones(3))
+    floats = tensor.float() / 255
+    for same in (paths, [str(path) for path in paths], images, list(pictures), tensor, list(tensor), floats):
+        torch.testing.assert_close(model.predict_proba(same), expected)
+    for one in (paths[0], str(paths[0]), images[0], pictures[0], tensor[0]):
+        assert model.predict(one) == said[:1]
+
+
+def test_images_of_any_size_and_greyscale_are_taken(model):
+    assert len(model.predict([Image.new("L", (50, 20)), Image.new("RGBA", (8, 8)), np.zeros((40, 40), np.uint8)])) == 3
+
+
+def test_no_images_give_no_predictions(model):
+    assert model.predict([]) == []
+
+
+@pytest.mark.parametrize(
+    "images", [3, None, [3], np.zeros((4, 4, 2), np.uint8), torch.zeros(4, 8, 8), np.zeros((8, 8, 3), int), "no.png"]
+)
+def test_what_is_no_image_is_a_clear_error(model, images):
+    with pytest.raises(afield.AfieldError, match=r"image|no file"):
+        model.predict(images)
+
+
+def test_load_refuses_what_is_no_checkpoint(home, run):
+    for path in ("runs/x/records.jsonl", "runs/x", "runs/nowhere.ckpt"):
+        with pytest.raises(afield.AfieldError, match=path):
+            afield.load(path)
+
+
+def test_loading_leaves_the_callers_generators_alone(model):
+    before = torch.get_rng_state()
+    afield.load("runs/x/last.ckpt")
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_create_method_builds_far_on_resnet18():
+    method = afield.create_method("far", backbone="resnet18", num_classes=126, num_sources=3)
+    assert isinstance(method, nn.Module)
+    assert method.eval()(torch.zeros(1, 3, 224, 224)).shape == (1, 126)
+
+
+def test_create_method_builds_every_listed_method():
+    for name in afield.list_methods():
+        method = afield.create_method(name, num_classes=7, num_sources=2, network={"width": 8})
+        assert method.eval()(torch.zeros(2, 3, 32, 32)).shape == (2, 7), name
+
+
+def test_create_method_takes_options_and_refuses_unknown_ones():
+    assert afield.create_method("far", num_classes=2, num_sources=2, align_weight=0.3).options.align_weight == 0.3
+    with pytest.raises(afield.AfieldError, match=r"did you mean 'method.align_weight'\?"):
+        afield.create_method("far", num_classes=2, num_sources=2, align_wieght=0.3)
+    with pytest.raises(afield.AfieldError, match=r"did you mean 'far'\?"):
+        afield.create_method("faar", num_classes=2, num_sources=2)
+
+
+def test_lists_name_the_methods_and_the_data():
+    assert set(afield.list_methods()) >= ALL_METHODS
+    assert "digits" in afield.list_data()
+
+
+def test_every_promised_name_exists_and_others_do_not():
+    promised = {"train", "load", "create_method", "list_methods", "list_data", "Run", "Model", "AfieldError"}
+    assert set(afield.__all__) == promised
+    for name in afield.__all__:
+        assert getattr(afield, name) is not None
+    with pytest.raises(AttributeError, match="fetch"):
+        _ = afield.fetch
+
+
+def test_importing_afield_and_its_errors_does_not_import_torch():
+    code = "import sys, afield, afield.cli; afield.AfieldError, afield.list_data(); print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"

@@ -1,0 +1,245 @@
+"""A killed run, resumed, is bit for bit the run that was never killed."""
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from afield import AfieldError
+from afield.records import evaluations, read_records
+from afield.training import Loop, checkpoint, load_checkpoint, loop
+
+DROPOUT = {"network.hidden": [16], "network.dropout": 0.5}
+
+
+class Killed(BaseException):
+    """Not an Exception: nothing may catch it, as nothing catches a kill."""
+
+
+def every(evaluate, checkpoint):
+    return {"training.evaluate_every": evaluate, "training.checkpoint_every": checkpoint}
+
+
+def kill_before_step(patch, step):
+    plain = Loop._train_step
+
+    def dying(self):
+        if self.step == step:
+            raise Killed
+        return plain(self)
+
+    patch.setattr(Loop, "_train_step", dying)
+
+
+def kill_after_record(patch, step):
+    plain = loop.append_record
+
+    def dying(path, record):
+        plain(path, record)
+        if record["step"] == step:
+            raise Killed
+
+    patch.setattr(loop, "append_record", dying)
+
+
+def kill_while_saving(patch, name, step):
+    plain = checkpoint.save_file
+
+    def dying(tensors, path, metadata):
+        plain(tensors, path, metadata=metadata)
+        if Path(path).name.startswith(name) and json.loads(metadata[checkpoint.KEY])["step"] == step:
+            Path(path).write_bytes(Path(path).read_bytes()[:1000])
+            raise Killed
+
+    patch.setattr(checkpoint, "save_file", dying)
+
+
+def flat(tree, path=""):
+    """The leaves of a tree by path."""
+    pairs = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else None
+    if pairs is None:
+        return {path: tree}
+    return {name: leaf for key, value in pairs for name, leaf in flat(value, f"{path}/{key}").items()}
+
+
+def assert_equal_checkpoints(one, other):
+    first, second = load_checkpoint(one), load_checkpoint(other)
+    for name in ("config", "classes", "sources", "preprocessing", "step"):
+        assert getattr(first, name) == getattr(second, name)
+    leaves, others = flat(first.state), flat(second.state)
+    assert leaves.keys() == others.keys()
+    assert {"/optimiser/state/0/momentum_buffer", "/stream/noise", "/generators/cpu"} <= leaves.keys()
+    for name, leaf in leaves.items():
+        if isinstance(leaf, torch.Tensor):
+            assert torch.equal(leaf, others[name]), name
+        elif name != "/seconds":
+            assert leaf == others[name], name
+
+
+def assert_equal_runs(resumed, unbroken):
+    for name in ("last.ckpt", "best.ckpt"):
+        assert_equal_checkpoints(resumed.folder / name, unbroken.folder / name)
+    lines, others = ((run.folder / "records.jsonl").read_text().splitlines() for run in (resumed, unbroken))
+    assert lines[:-1] == others[:-1]
+    ends = [{**json.loads(last[-1]), "seconds": 0} for last in (lines, others)]
+    assert ends[0] == ends[1]
+    assert (resumed.folder / "config.toml").read_text() == (unbroken.folder / "config.toml").read_text()
+    assert {path.name for path in resumed.folder.iterdir()} == {path.name for path in unbroken.folder.iterdir()}
+
+
+def assert_board_agrees(run):
+    board = EventAccumulator(str(run.folder / "tensorboard"))
+    board.Reload()
+    lines = evaluations(run.records)
+    assert [event.step for event in board.Scalars("oracle/night")] == [line["step"] for line in lines]
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "kill", "where"),
+    [
+        ("far", every(5, 4), kill_before_step, (0,)),
+        ("far", every(5, 4), kill_before_step, (3,)),
+        ("far", every(5, 4), kill_before_step, (4,)),
+        ("far", every(5, 4) | DROPOUT, kill_before_step, (7,)),
+        ("far", every(2, 100), kill_before_step, (11,)),
+        ("baseline", every(100, 1), kill_before_step, (6,)),
+        ("baseline-att-align", every(1, 3) | DROPOUT, kill_before_step, (10,)),
+        ("baseline", every(5, 4), kill_after_record, (5,)),
+        ("far", every(4, 4), kill_after_record, (8,)),
+        ("far", every(5, 5), kill_after_record, (12,)),
+        ("baseline", every(5, 4), kill_while_saving, ("last.ckpt", 0)),
+        ("baseline", every(4, 4), kill_while_saving, ("last.ckpt", 8)),
+        ("baseline", every(4, 4), kill_while_saving, ("last.ckpt", 12)),
+        ("baseline", every(4, 4), kill_while_saving, ("best.ckpt", 4)),
+    ],
+)
+def test_a_killed_and_resumed_run_equals_the_unbroken_one(train_toy, tmp_path, method, settings, kill, where):
+    unbroken = train_toy(tmp_path / "unbroken", method, settings=settings)
+    with pytest.MonkeyPatch.context() as patch:
+        kill(patch, *where)
+        with pytest.raises(Killed):
+            train_toy(tmp_path / "killed", method, settings=settings)
+    torch.rand(7)  # the caller's own generator must not matter
+    resumed = train_toy(tmp_path / "killed", method, settings=settings, resume=True)
+    assert_equal_runs(resumed, unbroken)
+    assert resumed.accuracy == unbroken.accuracy
+    assert_board_agrees(resumed)
+
+
+def test_a_run_killed_again_and_again_equals_the_unbroken_one(train_toy, tmp_path):
+    settings = every(3, 2) | DROPOUT
+    unbroken = train_toy(tmp_path / "unbroken", settings=settings)
+    for step in (1, 3, 5, 6, 9, 11):
+        with pytest.MonkeyPatch.context() as patch:
+            kill_before_step(patch, step)
+            with pytest.raises(Killed):
+                train_toy(tmp_path / "killed", settings=settings, resume=step > 1)
+    assert_equal_runs(train_toy(tmp_path / "killed", settings=settings, resume=True), unbroken)
+
+
+SCRIPT = """
+import os, random, signal, sys, threading
+sys.path.insert(0, sys.argv[1])
+from conftest import register_data, run_toy, toy_data
+from afield.training import Loop
+
+def kill():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+plain = Loop._train_step
+
+def train_step(self):
+    if self.step == 10:
+        threading.Timer(random.uniform(0, 0.1), kill).start()
+    return plain(self)
+
+Loop._train_step = train_step
+register_data("toy")(toy_data)
+run_toy(sys.argv[2], "far", 300, settings={"training.evaluate_every": 5, "training.checkpoint_every": 3})
+"""
+
+
+def test_a_process_killed_at_any_moment_leaves_a_run_that_resumes(train_toy, tmp_path):
+    command = [sys.executable, "-c", SCRIPT, str(Path(__file__).parent), str(tmp_path / "killed")]
+    assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
+    reached = load_checkpoint(tmp_path / "killed" / "last.ckpt").step
+    assert 9 <= reached < 300
+    assert read_records(tmp_path / "killed" / "records.jsonl")[-1]["event"] == "evaluation"
+    resumed = train_toy(tmp_path / "killed", steps=300, settings=every(5, 3), resume=True)
+    assert_equal_runs(resumed, train_toy(tmp_path / "unbroken", steps=300, settings=every(5, 3)))
+
+
+@pytest.fixture
+def half_run(train_toy, tmp_path):
+    """A run that was killed before step 9; its last checkpoint is that of step 8."""
+    with pytest.MonkeyPatch.context() as patch:
+        kill_before_step(patch, 9)
+        with pytest.raises(Killed):
+            train_toy(tmp_path / "killed", "baseline")
+    return tmp_path / "killed"
+
+
+@pytest.mark.parametrize("piece", ['{"event": "evaluation", "st', "{", '{"event": "end", "step": 12, "seconds": 1}'])
+def test_a_half_written_line_is_healed(train_toy, tmp_path, half_run, piece):
+    with (half_run / "records.jsonl").open("a") as file:
+        file.write(piece)
+    resumed = train_toy(half_run, "baseline", resume=True)
+    assert_equal_runs(resumed, train_toy(tmp_path / "unbroken", "baseline"))
+
+
+def test_a_run_that_lost_its_checkpoint_starts_again(train_toy, tmp_path, half_run):
+    (half_run / "last.ckpt").unlink()
+    assert_equal_runs(train_toy(half_run, "baseline", resume=True), train_toy(tmp_path / "unbroken", "baseline"))
+
+
+def test_a_checkpoint_that_is_damaged_is_an_error_and_nothing_is_changed(train_toy, half_run):
+    last = half_run / "last.ckpt"
+    last.write_bytes(last.read_bytes()[:500])
+    before = {path: path.read_bytes() for path in half_run.rglob("*") if path.is_file()}
+    with pytest.raises(AfieldError, match="truncated"):
+        train_toy(half_run, "baseline", resume=True)
+    assert {path: path.read_bytes() for path in half_run.rglob("*") if path.is_file()} == before
+
+
+def test_resuming_a_finished_run_changes_nothing(train_toy, tmp_path):
+    finished = train_toy(tmp_path / "run")
+    before = {path: path.read_bytes() for path in finished.folder.rglob("*") if path.is_file()}
+    assert train_toy(tmp_path / "run", resume=True) == finished
+    assert {path: path.read_bytes() for path in finished.folder.rglob("*") if path.is_file()} == before
+
+
+def test_resuming_needs_no_option_but_the_folder(half_run, train_toy, tmp_path):
+    from afield import train
+
+    resumed = train(out=half_run, resume=True, progress=False)
+    assert_equal_runs(resumed, train_toy(tmp_path / "unbroken", "baseline"))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"steps": 13}, r"training\.steps = 13: the run there was begun with 12"),
+        ({"method": "far"}, r"method\.name = far: the run there was begun with baseline"),
+        ({"target": "fog"}, r"task\.target = fog"),
+        ({"task": "dg"}, r"task\.kind = dg"),
+        ({"sources": ["day"]}, r"task\.sources"),
+        ({"settings": {"network.width": 16}}, r"network\.width = 16: the run there was begun with 8"),
+        ({"settings": {"training.lr": 0.3}}, r"training\.lr = 0\.3"),
+        ({"settings": {"training.setps": 3}}, r"training\.setps"),
+        ({"settings": {"trainig.steps": 3}}, r"did you mean 'training'"),
+    ],
+)
+def test_a_resumed_run_cannot_become_another(train_toy, half_run, options, message):
+    with pytest.raises(AfieldError, match=message):
+        train_toy(half_run, **{"method": "baseline", "resume": True, **options})
+    assert load_checkpoint(half_run / "last.ckpt").step == 8
+
+
+def test_there_must_be_a_run_to_resume(train_toy, tmp_path):
+    with pytest.raises(AfieldError, match="no run to resume"):
+        train_toy(tmp_path, resume=True)
