@@ -18,6 +18,7 @@ import afield
 from afield import AfieldError
 from afield.config import resolve
 from afield.domains import registry as data_registry
+from afield.inference import read_image
 from afield.run import build_method
 from afield.training import checkpoint as file_format
 from afield.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
@@ -291,3 +292,15 @@ def test_files_that_are_no_images_are_named(model, tmp_path):
     for path in (tmp_path / "text.png", tmp_path / "missing.png", tmp_path):
         with pytest.raises(AfieldError, match=path.name):
             model.predict(path)
+
+
+def test_photographs_are_turned_upright_and_deep_ones_keep_their_greys(tmp_path):
+    wide = np.zeros((4, 8, 3), np.uint8)
+    wide[:, :4] = 255
+    orientation = Image.Exif()
+    orientation[0x0112] = 6  # the camera was held sideways
+    Image.fromarray(wide).save(tmp_path / "sideways.png", exif=orientation)
+    assert read_image(tmp_path / "sideways.png", 8)[0, 0, 0] == 1
+    assert read_image(tmp_path / "sideways.png", 8)[0, 7, 0] == 0
+    Image.fromarray(np.full((8, 8), 32768, np.uint16)).save(tmp_path / "deep.png")
+    torch.testing.assert_close(read_image(tmp_path / "deep.png", 8), torch.full((3, 8, 8), 32768 / 65535))

@@ -80,13 +80,12 @@ def test_later_layers_outrank_earlier_ones(tmp_path):
     assert (defaults.training.steps, defaults.network.width) == (600, 24), "the data preset outranks the defaults"
     assert resolve({"method": {"name": "far-paper"}}).training.ramp == "constant", "the method preset comes after it"
     file = tmp_path / "run.toml"
-    written = {"method": {"name": "far-paper", "dre_weight": 1}, "training": {"ramp": "dann", "steps": 5, "lr": 5}}
+    written = {"method": {"name": "far-paper"}, "network": {"width": 40}, "training": {"steps": 5, "lr": 5}}
     file.write_text(tomli_w.dumps(written))
     named = {"training": {"steps": 6, "seed": 6}, "method": {"name": None}}
-    config = resolve(*config_layers(file, named, [{"training.seed": 7}, {"training.seed": 8}]))
+    config = resolve(*config_layers(file, named, {"training.seed": 8}))
     assert config.method_name == "far-paper", "an argument that is not given does not count"
-    assert (config.method.consistency_weight, config.method.dre_weight) == (100.0, 1.0)
-    assert config.training.ramp == "dann", "a file outranks the method preset"
+    assert (config.network.pool, config.network.width) == ("pool", 40), "method preset, file, then data preset"
     assert (config.training.lr, config.training.steps, config.training.seed) == (5.0, 6, 8)
 
 
@@ -104,8 +103,16 @@ def test_every_method_resolves_and_its_config_survives_a_file(tmp_path, name):
     file.write_text(config.as_toml(), "utf-8")
     assert resolve(read_config(file)) == config
     assert tomllib.loads(config.as_toml())["method"]["name"] == name
-    for key, value in find_entry(name).method.items():
-        assert getattr(config.method, key) == value
+    for section, fixed in find_entry(name).fixed.items():
+        assert config.as_dict()[section].items() >= fixed.items()
+
+
+@pytest.mark.parametrize("layer", [{"method": {"dre": "dual"}}, resolve({"method": {"name": "far"}}).as_dict()])
+def test_a_method_is_what_its_name_says_or_an_error(layer):
+    """Such as a stored config of `far` given together with `--method far-without-dre`."""
+    with pytest.raises(AfieldError, match=r"'far-without-dre' means method\.dre = none, and dual was asked for"):
+        resolve(layer, {"method": {"name": "far-without-dre"}})
+    assert resolve({"method": {"dre": "none"}}, {"method": {"name": "far-without-dre"}}).method.dre == "none"
 
 
 @pytest.mark.parametrize(

@@ -72,10 +72,11 @@ def classify(method, features):
 def test_the_parts_add_up(gate):
     # A + (F - A) rounds twice: equal to F to the last bits of a double, not always bit for bit.
     method, images = build(gate=gate), make_batch().images
-    F, A, R, R_plus = method.parts(images)
-    R_minus = (1 - method.fr(R)) * R
+    parts = method.parts(images)
+    (F, A, R, R_plus), R_minus = parts, parts.R_minus
     torch.testing.assert_close(A + R, F, rtol=1e-14, atol=1e-14)
     torch.testing.assert_close(R_plus + R_minus, R, rtol=1e-14, atol=1e-14)
+    torch.testing.assert_close(R_minus, (1 - method.fr(R)) * R, rtol=1e-14, atol=1e-14)
     assert all(part.abs().sum() > 0 for part in (A, R, R_plus, R_minus))
 
 
@@ -184,7 +185,8 @@ def test_the_papers_preset_sets_every_option_to_the_papers():
         "experts": True,
         "experts_shape_backbone": True,
     }
-    assert find_entry("far-paper").training == {"ramp": "constant"}
+    fixed = find_entry("far-paper").fixed
+    assert (fixed["training"], fixed["network"]) == ({"ramp": "constant"}, {"pool": "pool"})
 
 
 def test_experts_are_dropped_without_changing_predictions():

@@ -5,7 +5,7 @@ import torch
 from afield.batches import Batch
 from afield.catalogue import create_method
 from afield.errors import AfieldError
-from afield.networks import NetworkOptions, build_backbone, map_shape, normalisation
+from afield.networks import NetworkOptions, Pool, build_backbone, map_shape, normalisation
 
 SMALL = {"width": 8}
 
@@ -81,7 +81,7 @@ def test_far_adds_the_parameters_to_resnet18_that_the_paper_states():
 @pytest.mark.parametrize("hidden", [[], [7], [7, 6]])
 def test_heads_of_every_kind_learn_and_predict(pool, hidden):
     torch.manual_seed(0)
-    network = {**SMALL, "pool": pool, "hidden": hidden, "dropout": 0.3}
+    network = {**SMALL, "pool": pool, "hidden": hidden, "dropout": 0.3 if hidden else 0.0}
     method = create_method("far", num_classes=5, num_sources=2, network=network)
     linears = [layer for layer in method.classifier if isinstance(layer, torch.nn.Linear)]
     inputs = 16 * {"pool": 1, "pool2": 4, "flatten": 64}[pool]
@@ -161,3 +161,15 @@ def test_moments_need_two_sources(name):
 def test_the_baseline_is_content_with_one_source():
     method = create_method("baseline", num_classes=5, num_sources=1, network=SMALL)
     assert method(torch.zeros(2, 3, 32, 32)).shape == (2, 5)
+
+
+def test_a_grid_finer_than_the_map_does_not_copy_its_cells():
+    assert Pool("pool2", (5, 1, 1)).width == 5
+    assert Pool("pool2", (5, 1, 3)).width == 10
+    assert Pool("pool2", (5, 1, 3))(torch.ones(2, 5, 1, 3)).shape == (2, 10)
+
+
+def test_images_are_normalised_as_the_backbone_was_trained():
+    assert normalisation(NetworkOptions()) == ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+    assert normalisation(NetworkOptions(backbone="resnet18"))[0] == (0.485, 0.456, 0.406)
+    assert normalisation(NetworkOptions(backbone="inception_v3"))[0] == (0.5, 0.5, 0.5)

@@ -1,9 +1,12 @@
 """What README says is so: its examples run, its method table is complete, its figures come from the records."""
 
 import importlib.util
+import json
 import re
 import sys
+from itertools import pairwise
 from pathlib import Path
+from statistics import fmean
 from types import ModuleType
 
 import pytest
@@ -63,4 +66,19 @@ def test_the_spread_over_seeds_is_the_one_the_records_give():
     script = load_script(ROOT / "benchmarks/digits_spread.py")
     runs = script.recorded(ROOT / "results/digits/records.jsonl")
     quoted = re.search(r"<!-- digits spread.*?-->\n(.*?)\n<!-- end -->", README, re.DOTALL)
-    assert quoted and quoted[1] == script.table(runs, script.TARGETS)
+    assert quoted and quoted[1] == script.report(runs, script.TARGETS)
+
+
+def test_the_demos_table_is_the_one_its_records_give():
+    table = README.split("## What the demo prints")[1].split("```")[1]
+    records = [json.loads(line) for line in (ROOT / "results/demo/records.jsonl").read_text("utf-8").splitlines()]
+    rows = []
+    for header, after in pairwise([i for i, record in enumerate(records) if record["event"] == "run"] + [len(records)]):
+        last, end = records[after - 2], records[after - 1]
+        target = 100 * last["oracle"]["street"]["accuracy"]
+        sources = 100 * fmean(result["accuracy"] for result in last["sources"].values())
+        rows.append([records[header]["config"]["method"]["name"], target, sources, end["seconds"]])
+    assert [row[0] for row in rows] == ["baseline", "far"]
+    for name, *numbers in rows:
+        quoted = next(line for line in table.splitlines() if f" {name} " in line).replace("│", " ").split()
+        assert quoted == [name, *(f"{number:.1f}" for number in numbers), "last"]

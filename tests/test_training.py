@@ -18,6 +18,7 @@ from afield.records import evaluations
 from afield.run import make_plan
 from afield.selection import select
 from afield.training import Evaluator, Loop, RunFolder, TrainingOptions, load_checkpoint
+from afield.training.checkpoint import save_checkpoint
 from afield.training.schedules import adaptation_weight, learning_rate
 
 METHODS = ("baseline", "baseline-align", "baseline-att-align", "far")
@@ -166,7 +167,7 @@ def test_tensorboard_holds_the_recorded_numbers(far_run):
 def test_best_is_chosen_on_the_sources_and_last_is_the_last(train_toy, tmp_path, monkeypatch):
     script = iter([(0.2, 0.9), (0.8, 0.1), (0.8, 0.2), (0.5, 1.0)])
 
-    def scripted(self, method, autocast=None):
+    def scripted(self, method):
         source, target = next(script)
         return {"sources": {"day": {"accuracy": source, "n": 10}}, "oracle": {"night": {"accuracy": target, "n": 10}}}
 
@@ -288,3 +289,35 @@ def test_the_labels_of_the_target_change_nothing_that_is_learned(toy, train_toy,
         assert same(weights(honest.folder / name), weights(blind.folder / name))
     for one, other in zip(evaluations(honest.records), evaluations(blind.records), strict=True):
         assert (one["sources"], one["losses"]) == (other["sources"], other["losses"])
+
+
+def test_in_bf16_a_second_descent_of_a_step_sees_the_weights_of_the_first(train_toy, tmp_path, monkeypatch):
+    seen = []
+
+    def twice(self, batch, descend):
+        for _ in range(2):
+            losses = self.losses(batch)
+            descend(losses)
+            seen.append(losses["classification"].item())
+        return losses
+
+    monkeypatch.setattr(Baseline, "update", twice)
+    settings = {"training.precision": "bf16", "training.schedule": "constant", "training.momentum": 0.0}
+    train_toy(tmp_path / "run", "baseline", steps=1, settings=settings)
+    assert seen[1] < seen[0], "the same batch again, after one step of gradient descent"
+
+
+def test_a_bf16_record_says_what_its_checkpoint_does(train_toy, toy, tmp_path):
+    run = train_toy(tmp_path / "run", settings={"training.precision": "bf16"})
+    night = toy["night"].test
+    right = [toy.classes.index(said) for said in afield.load(run.checkpoint).predict(night.images)] == night.labels
+    assert run.accuracy["night"] == right.mean()
+
+
+def test_a_run_of_another_device_does_not_resume_here(train_toy, tmp_path):
+    run = train_toy(tmp_path / "run")
+    checkpoint = load_checkpoint(run.checkpoint)
+    checkpoint.state["generators"]["cuda"] = torch.zeros(16, dtype=torch.uint8)
+    save_checkpoint(run.checkpoint, checkpoint)
+    with pytest.raises(AfieldError, match=r"cannot resume .* on cpu: it was begun on cuda"):
+        train_toy(tmp_path / "run", resume=True)

@@ -5,6 +5,7 @@ each batch travels. Augmentation runs on the whole batch, on the device.
 """
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -27,8 +28,7 @@ class Preprocessing:
     def __call__(self, images: Tensor) -> Tensor:
         """(N, 3, H, W) uint8, or float in 0..1, to normalised float32; channels last in memory, which is faster."""
         values = images.float() / 255 if images.dtype == torch.uint8 else images.float()
-        mean = torch.tensor(self.mean, device=images.device).view(1, 3, 1, 1)
-        std = torch.tensor(self.std, device=images.device).view(1, 3, 1, 1)
+        mean, std = _on_device(self.mean, images.device), _on_device(self.std, images.device)
         return ((values - mean) / std).contiguous(memory_format=torch.channels_last)
 
 
@@ -149,6 +149,12 @@ def augment(images: Tensor, augmentation: Augmentation, generator: torch.Generat
     image = torch.arange(count, device=device).view(-1, 1, 1, 1)
     channel = torch.arange(3, device=device).view(1, -1, 1, 1)
     return images[image, channel, rows[:, None, :, None], columns[:, None, None, :]]
+
+
+@cache
+def _on_device(values: tuple[float, float, float], device: torch.device) -> Tensor:
+    """A value a channel, copied to the device once: a copy every step would make the GPU wait for the host."""
+    return torch.tensor(values, device=device).view(1, 3, 1, 1)
 
 
 def fits(size: int, device: torch.device) -> bool:

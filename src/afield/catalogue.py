@@ -21,8 +21,8 @@ class Entry:
     name: str
     summary: str
     registration: Registration
-    method: dict[str, Any] = field(default_factory=dict)
-    training: dict[str, Any] = field(default_factory=dict)
+    fixed: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """The values its preset sets, by section of the config. They are what the name means."""
 
     def as_dict(self) -> dict[str, Any]:
         """What `afield methods --json` says of it."""
@@ -35,7 +35,7 @@ class Entry:
             "min_sources": method.min_sources,
             "reference": self.registration.reference,
             "file": self.registration.file,
-            "options": {**self.method, **{f"training.{key}": value for key, value in self.training.items()}},
+            "sets": {f"{section}.{key}": value for section, keys in self.fixed.items() for key, value in keys.items()},
         }
 
 
@@ -57,9 +57,9 @@ def find_entry(name: str) -> Entry:
         return Entry(name, registration.summary, registration)
     if name not in _presets():
         raise unknown("method", name, list_methods())
-    preset = _presets()[name]
-    options = dict(preset["method"])
-    return Entry(name, preset["summary"], find_method(options.pop("base")), options, preset.get("training", {}))
+    preset = dict(_presets()[name])
+    summary, base = preset.pop("summary"), find_method(preset.pop("base"))
+    return Entry(name, summary, base, preset)
 
 
 def create_method(
@@ -84,13 +84,14 @@ def create_method(
     if num_classes < 2 or (image_size is not None and image_size < 1):
         raise AfieldError(f"a method needs two classes or more, and images with pixels: {num_classes}, {image_size}")
     method = entry.registration.method
+    chosen = {"backbone": backbone, **entry.fixed.get("network", {}), **(network or {})}
     shape = Shape(
-        validated(NetworkOptions, "network", {"backbone": backbone, **(network or {})}),
+        validated(NetworkOptions, "network", chosen),
         image_size if image_size is not None else (32 if backbone == DIGIT_NETWORK else 224),
         num_classes,
         num_sources,
     )
-    return method(shape, validated(method.Options, "method", {**entry.method, **options}))
+    return method(shape, validated(method.Options, "method", {**entry.fixed.get("method", {}), **options}))
 
 
 def check_sources(entry: Entry, num_sources: int) -> None:

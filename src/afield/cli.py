@@ -1,6 +1,7 @@
 """The command line. Errors a user can cause exit with 2 and one line on standard error; a bug shows its traceback."""
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -91,18 +92,17 @@ def train(
 ) -> None:
     """Train a method on a task. The folder gets config, records, checkpoints and TensorBoard files."""
     from afield.config import parse_assignment
-    from afield.run import choose_config, config_layers, train_config
+    from afield.run import train as run_training
 
-    if not str(folder) or str(folder) == ".":
-        raise AfieldError("--out needs a folder of its own for the run")
     names = [name.strip() for name in sources.split(",")] if sources is not None else None
-    named: dict[str, dict[str, Any]] = {
-        "data": {"name": data}, "task": {"kind": task, "target": target, "sources": names},
-        "method": {"name": method}, "training": {"steps": steps, "seed": seed},
-    }  # fmt: skip
-    layers = config_layers(config, named, [parse_assignment(text) for text in settings or []])
-    resolved = choose_config(layers, folder, resume=resume, overwrite=overwrite)
-    show_run(train_config(resolved, folder, resume=resume, selector=selector, show_config=True))
+    assignments: dict[str, Any] = {}
+    for text in settings or []:
+        assignments |= parse_assignment(text)
+    run = run_training(
+        data, task, target, method, steps, seed, folder, sources=names, config=config, settings=assignments,
+        resume=resume, overwrite=overwrite, selector=selector, show_config=True,
+    )  # fmt: skip
+    show_run(run)
 
 
 def show_run(run: "Run") -> None:
@@ -110,8 +110,7 @@ def show_run(run: "Run") -> None:
     table = Table(title=f"{run.folder}: step {run.step}, {run.seconds:.0f} s, selector {run.selector}")
     for column in ("domain", "role", "accuracy", "test images"):
         table.add_column(column, justify="left" if column in ("domain", "role") else "right")
-    evaluation = next(r for r in run.records if r["event"] == "evaluation" and r["step"] == run.step)
-    for role, results in (("source", evaluation["sources"]), ("target", evaluation["oracle"])):
+    for role, results in (("source", run.evaluation["sources"]), ("target", run.evaluation["oracle"])):
         for domain, result in results.items():
             table.add_row(domain, role, f"{result['accuracy']:.1%}", str(result["n"]))
     out.print(table)
@@ -210,6 +209,8 @@ def show(
 
 def main() -> None:
     """Run the command line."""
+    # Before torch is loaded: on a busy machine, threads that wait by spinning make each other six times slower.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     try:
         code = app(standalone_mode=False) or 0
         if code == INTERRUPTED:

@@ -8,7 +8,7 @@ from typing import Any
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field
 
-from afield.catalogue import PRESETS, check_target, find_entry
+from afield.catalogue import PRESETS, Entry, check_sources, check_target, find_entry
 from afield.domains import TaskKind
 from afield.errors import AfieldError, unknown
 from afield.methods import MethodOptions
@@ -77,9 +77,12 @@ def resolve(*layers: Values) -> Config:
     if not isinstance(name, str):
         raise AfieldError(f"config key 'method.name': must be a method's name, not {name!r}")
     entry = find_entry(name)
-    values = merge(data_preset(data.name), {"method": entry.method, "training": entry.training}, given)
+    check_preset(entry, given)
+    values = merge(data_preset(data.name), entry.fixed, given)
     task = validated(TaskOptions, "task", values["task"])
     check_target(entry, task.kind)
+    if task.sources:
+        check_sources(entry, len(task.sources))
     network = validated(NetworkOptions, "network", values["network"])
     check_backbone(network.backbone)
     if network.pretrained and network.backbone == DIGIT_NETWORK:
@@ -87,6 +90,15 @@ def resolve(*layers: Values) -> Config:
     method = validated(entry.registration.method.Options, "method", values["method"])
     training = validated(TrainingOptions, "training", values["training"])
     return Config(data, task, network, name, method, training)
+
+
+def check_preset(entry: Entry, given: Values) -> None:
+    """Raise if a value contradicts the preset it comes with: a table's row must be what its name says."""
+    for section, fixed in entry.fixed.items():
+        for key, value in fixed.items():
+            if given[section].get(key, value) != value:
+                asked = given[section][key]
+                raise AfieldError(f"method '{entry.name}' means {section}.{key} = {value}, and {asked} was asked for")
 
 
 def merge(*layers: Values) -> Values:

@@ -34,7 +34,7 @@ class DemoResult:
             table.add_row(
                 method,
                 spread([100 * run.accuracy[self.target] for run in runs]),
-                spread([100 * source_accuracy(run, self.target) for run in runs]),
+                spread([100 * run.source_accuracy for run in runs]),
                 spread([run.seconds for run in runs]),
                 runs[0].selector,
             )
@@ -98,11 +98,6 @@ def first_of_each_class(split: Split, num_classes: int, count: int) -> list[int]
     """Indices of the first images of every class: chosen by position, not by how well they come out."""
     by_class = [[i for i, label in enumerate(split.labels) if label == c][:count] for c in range(num_classes)]
     return [indices[turn] for turn in range(count) for indices in by_class]
-
-
-def source_accuracy(run: Run, target: str) -> float:
-    """Mean accuracy over the sources' test images, each source counting the same."""
-    return fmean(value for domain, value in run.accuracy.items() if domain != target)
 
 
 def spread(values: list[float]) -> str:

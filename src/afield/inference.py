@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image, UnidentifiedImageError
+from PIL import Image, ImageOps, UnidentifiedImageError
 from pydantic import TypeAdapter
 from torch import Tensor, nn
 from torch.nn.functional import interpolate
@@ -118,7 +118,7 @@ def _as_image(image: Any) -> Tensor:
     if isinstance(image, str | Path):
         return _read(Path(image))
     if isinstance(image, Image.Image):
-        return _from_array(np.asarray(image.convert("RGB")))
+        return _from_pil(image)
     if isinstance(image, np.ndarray):
         return _from_array(image)
     if isinstance(image, Tensor):
@@ -131,11 +131,18 @@ def _as_image(image: Any) -> Tensor:
 def _read(path: Path) -> Tensor:
     try:
         with Image.open(path) as image:
-            return _from_array(np.asarray(image.convert("RGB")))
+            return _from_pil(image)
     except FileNotFoundError as error:
         raise AfieldError(f"no file {path}") from error
     except (UnidentifiedImageError, OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise UnreadableImageError(f"cannot read image {path}") from error
+
+
+def _from_pil(image: Image.Image) -> Tensor:
+    upright = ImageOps.exif_transpose(image)
+    if upright.mode.startswith("I"):  # 16 bits a pixel, which convert("RGB") would cut off at 255
+        return _from_array((np.asarray(upright) / 65535).clip(0, 1))
+    return _from_array(np.asarray(upright.convert("RGB")))
 
 
 def _from_array(array: np.ndarray[Any, Any]) -> Tensor:

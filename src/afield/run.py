@@ -2,7 +2,6 @@
 
 import platform
 import sys
-from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -19,10 +18,10 @@ from afield.errors import AfieldError
 from afield.methods import Method, Shape
 from afield.networks import normalisation
 from afield.records import Record, evaluations, read_records
-from afield.selection import HEADLINE_SELECTORS, select
+from afield.selection import HEADLINE_SELECTORS, select, source_score
 from afield.training import Loop, Plan, RunFolder, isolated_generators
 
-RECORDED_VERSIONS = ("torchvision", "timm", "lightning", "numpy")
+RECORDED_VERSIONS = ("timm", "lightning", "numpy")
 
 
 @dataclass(frozen=True)
@@ -31,12 +30,36 @@ class Run:
 
     folder: Path
     selector: str
-    accuracy: dict[str, float]
-    """Test accuracy (0 to 1) by domain, sources and target, at the step the selector chose."""
-    checkpoint: Path
-    step: int
-    seconds: float
+    evaluation: Record
+    """The evaluation the selector chose."""
     records: list[Record]
+
+    @property
+    def accuracy(self) -> dict[str, float]:
+        """Test accuracy (0 to 1) by domain, of the sources and the target."""
+        results = {**self.evaluation["sources"], **self.evaluation["oracle"]}
+        return {name: result["accuracy"] for name, result in results.items()}
+
+    @property
+    def source_accuracy(self) -> float:
+        """Mean over the sources."""
+        return source_score(self.evaluation)
+
+    @property
+    def step(self) -> int:
+        """The step the selector chose."""
+        return int(self.evaluation["step"])
+
+    @property
+    def checkpoint(self) -> Path:
+        """The checkpoint of that step."""
+        files = RunFolder(self.folder)
+        return files.last if self.selector == "last" else files.best
+
+    @property
+    def seconds(self) -> float:
+        """How long the whole run trained."""
+        return float(self.records[-1]["seconds"])
 
     def select(self, selector: str) -> "Run":
         """The same run through another selector."""
@@ -46,15 +69,10 @@ class Run:
 def read_run(folder: Path, selector: str = "last") -> Run:
     """The result of a finished run from the records in its folder."""
     check_selector(selector)
-    files = RunFolder(folder)
-    records = read_records(files.records)
+    records = read_records(RunFolder(folder).records)
     if not records or records[-1]["event"] != "end":
         raise AfieldError(f"the run in {folder} has not ended; --resume continues it")
-    chosen = select(evaluations(records), selector)
-    results = {**chosen["sources"], **chosen["oracle"]}
-    accuracy = {name: result["accuracy"] for name, result in results.items()}
-    checkpoint = files.last if selector == "last" else files.best
-    return Run(folder, selector, accuracy, checkpoint, chosen["step"], records[-1]["seconds"], records)
+    return Run(folder, selector, select(evaluations(records), selector), records)
 
 
 def check_selector(selector: str) -> None:
@@ -79,28 +97,41 @@ def train(
     overwrite: bool = False,
     selector: str = "last",
     progress: bool = True,
+    show_config: bool = False,
 ) -> Run:
     """Train a method on a task and return its result.
 
     What is not given comes from `config` (a TOML file), then from the presets of the data set and the method.
     `settings` sets single keys, such as {"method.align_weight": 0.3}, and ranks above all else. `out` is the run's
-    folder; one that holds a run is an error unless `resume` or `overwrite` decides.
+    folder; one that holds a run is an error unless `resume` or `overwrite` decides. `progress` shows a bar, and
+    `show_config` the resolved config, on standard error.
     """
-    if not str(out):
-        raise AfieldError("a run needs a folder to write to: out")
+    if str(out) in ("", "."):
+        raise AfieldError("a run needs a folder of its own to write to: out")
     named: Values = {
         "data": {"name": data}, "task": {"kind": task, "target": target, "sources": sources},
         "method": {"name": method}, "training": {"steps": steps, "seed": seed},
     }  # fmt: skip
-    layers = config_layers(config, named, [{path: value} for path, value in (settings or {}).items()])
+    layers = config_layers(config, named, settings or {})
     resolved = choose_config(layers, Path(out), resume=resume, overwrite=overwrite)
-    return train_config(resolved, Path(out), resume=resume, selector=selector, progress=progress)
+    check_selector(selector)
+    data_set = load_data(resolved.data.name)
+    with isolated_generators(resolved.training):
+        loop = Loop(make_plan(resolved, data_set), RunFolder(Path(out)), progress)
+        header = make_header(resolved, data_set, loop.device)
+        # Everything has been checked: only now is anything written.
+        (loop.resume if resume else loop.start)(header)
+        if not loop.ended:
+            if show_config:
+                print(resolved.as_toml(), file=sys.stderr)
+            loop.run()
+    return read_run(Path(out), selector)
 
 
-def config_layers(file: str | Path | None, named: Values, settings: Iterable[dict[str, Any]]) -> list[Values]:
+def config_layers(file: str | Path | None, named: Values, settings: dict[str, Any]) -> list[Values]:
     """What a user gave, lowest rank first: a file, named arguments (None is not given), single `section.key`s."""
     given = {section: {k: v for k, v in keys.items() if v is not None} for section, keys in named.items()}
-    return [read_config(Path(file)) if file else {}, given, *(_by_section(setting) for setting in settings)]
+    return [read_config(Path(file)) if file else {}, given, _by_section(settings)]
 
 
 def choose_config(layers: list[Values], out: Path, *, resume: bool, overwrite: bool) -> Config:
@@ -116,29 +147,6 @@ def choose_config(layers: list[Values], out: Path, *, resume: bool, overwrite: b
     config = resolve(stored)
     check_same(config, merge(*layers))
     return config
-
-
-def train_config(
-    config: Config,
-    out: Path,
-    *,
-    resume: bool = False,
-    selector: str = "last",
-    progress: bool = True,
-    show_config: bool = False,
-) -> Run:
-    """Train a resolved config in a folder, anew or from its last checkpoint. Writes nothing before all is checked."""
-    check_selector(selector)
-    data = load_data(config.data.name)
-    with isolated_generators(config.training.seed):
-        loop = Loop(make_plan(config, data), RunFolder(out), progress)
-        header = make_header(config, data, str(loop.device))
-        (loop.resume if resume else loop.start)(header)
-        if not loop.ended:
-            if show_config:
-                print(config.as_toml(), file=sys.stderr)
-            loop.run()
-    return read_run(out, selector)
 
 
 def check_same(config: Config, given: Values) -> None:
@@ -166,7 +174,7 @@ def build_method(config: Config, image_size: int, num_classes: int, num_sources:
     return find_entry(config.method_name).registration.method(shape, config.method)
 
 
-def make_header(config: Config, data: DomainSet, device: str) -> Record:
+def make_header(config: Config, data: DomainSet, device: torch.device) -> Record:
     """The first line of a run's records."""
     return {
         "event": "run",
@@ -179,8 +187,8 @@ def make_header(config: Config, data: DomainSet, device: str) -> Record:
             **{name: version(name) for name in RECORDED_VERSIONS},
         },
         "seed": config.training.seed,
-        "device": torch.cuda.get_device_name()
-        if device.startswith("cuda")
+        "device": torch.cuda.get_device_name(device)
+        if device.type == "cuda"
         else f"cpu, {torch.get_num_threads()} threads",
     }
 

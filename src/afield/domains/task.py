@@ -40,15 +40,13 @@ class Task:
     classes: tuple[str, ...]
     augmentation: Augmentation
 
-    @property
-    def has_target(self) -> bool:
-        """Whether training sees (unlabelled) target images."""
-        return self.target is not None
-
 
 @dataclass(frozen=True)
 class EvaluationViews:
-    """Test splits with labels: of the sources (held out from training) and of the target."""
+    """Test splits with labels: of the sources (held out from training) and of the target.
+
+    The sources' test images are what `source-val` chooses by; a source's own figure so chosen is a little optimistic.
+    """
 
     sources: tuple[LabelledView, ...]
     target: LabelledView | None

@@ -1,7 +1,5 @@
 """Moment distance: how far apart the domains' feature means and variances are."""
 
-from itertools import combinations
-
 import torch
 from torch import Tensor, nn
 
@@ -31,17 +29,18 @@ def moment_distance(features: Tensor, has_target: bool) -> Tensor:
     sources = moments[:, :num_sources]
     distance = features.new_zeros(())
     if has_target:
-        distance = distance + _mean_distance(sources, moments[:, num_sources:])
+        distance = distance + _norms(sources - moments[:, num_sources:]).mean(dim=1).sum()
     if num_sources > 1:
-        first, second = zip(*combinations(range(num_sources), 2), strict=True)
-        distance = distance + _mean_distance(sources[:, list(first)], sources[:, list(second)])
+        # All ordered pairs: each unordered one twice, and n zeros that do not count.
+        norms = _norms(sources[:, :, None] - sources[:, None, :])
+        distance = distance + norms.sum() / (num_sources * (num_sources - 1))
     return distance
 
 
-def _mean_distance(a: Tensor, b: Tensor) -> Tensor:
-    """Mean over pairs of the Euclidean distance, summed over the two moments."""
-    norms: Tensor = torch.linalg.vector_norm(a - b, dim=2)
-    return norms.mean(dim=1).sum()
+def _norms(differences: Tensor) -> Tensor:
+    """Euclidean norms over the features."""
+    norms: Tensor = torch.linalg.vector_norm(differences, dim=-1)
+    return norms
 
 
 class MomentDistance(nn.Module):

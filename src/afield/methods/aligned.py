@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 
 from afield.batches import Batch
 from afield.losses import moment_distance
-from afield.methods.method import Inspection, Losses, Method, MethodOptions, Shape
+from afield.methods.method import Inspection, Losses, Method, MethodOptions, Shape, share
 from afield.methods.registry import register_method
 from afield.networks import Gate, GatedSelection
 
@@ -71,5 +71,4 @@ class Aligned(Method):
         F = self.backbone(images)
         A = self.fa(F)
         scores = self.classifier(self.pool(A))
-        kept = A.abs().mean(dim=(1, 2, 3)) / F.abs().mean(dim=(1, 2, 3)).clamp_min(1e-12)
-        return Inspection(scores, {"F": self.classifier(self.pool(F)), "A": scores}, {"kept": kept})
+        return Inspection(scores, {"F": self.classifier(self.pool(F)), "A": scores}, {"kept": share(A, F)})

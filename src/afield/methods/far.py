@@ -33,7 +33,7 @@ from afield.losses import (
     ranking_entropy_plus,
     unranked_entropy,
 )
-from afield.methods.method import Inspection, Losses, Method, MethodOptions, Shape
+from afield.methods.method import Inspection, Losses, Method, MethodOptions, Shape, share
 from afield.methods.registry import register_method
 from afield.networks import ConvolutionSelection, Gate, GatedSelection, classify_aside
 
@@ -70,12 +70,17 @@ class FAROptions(MethodOptions):
 
 
 class Parts(NamedTuple):
-    """The maps of one forward pass, named as in the paper. R- is R - R_plus."""
+    """The maps of one forward pass, named as in the paper."""
 
     F: Tensor
     A: Tensor
     R: Tensor
     R_plus: Tensor
+
+    @property
+    def R_minus(self) -> Tensor:
+        """(1 - FR(R)) R, as the rest of R."""
+        return self.R - self.R_plus
 
 
 @register_method("far", summary="feature alignment and restoration", reference="Jin et al. 2020")
@@ -120,7 +125,8 @@ class FAR(Method):
         parts, options, labelled = self.parts(batch.images), self.options, batch.num_labelled
         f = self.pool(parts.A)
         f_plus = f + self.pool(parts.R_plus)
-        losses = {"classification": cross_entropy(self.classifier(f_plus[:labelled]), batch.labels)}
+        enhanced = self.classifier(f_plus[:labelled])
+        losses = {"classification": cross_entropy(enhanced, batch.labels)}
         if options.aligned_classification_weight:
             scores = classify_aside(self.classifier, f[:labelled])
             losses["aligned"] = options.aligned_classification_weight * cross_entropy(scores, batch.labels)
@@ -130,7 +136,9 @@ class FAR(Method):
         if self.experts is not None:
             taught = self.teach(batch, parts.F)
             losses["experts"] = cross_entropy(taught, batch.labels)
-            losses["consistency"] = options.consistency_weight * self._consistency(f_plus[:labelled], taught)
+            if options.routing == "selective":  # into C only
+                enhanced = classify_aside(self.classifier, f_plus[:labelled].detach())
+            losses["consistency"] = options.consistency_weight * expert_consistency(enhanced, taught)
         return losses
 
     def teach(self, batch: Batch, F: Tensor) -> Tensor:
@@ -141,7 +149,7 @@ class FAR(Method):
         return torch.cat([expert(vectors) for expert, vectors in zip(self.experts, sources, strict=True)])
 
     def _alignment(self, parts: Parts, batch: Batch) -> Tensor:
-        """L_align of pool(A); selective: into FA only."""
+        """L_align of A averaged over all positions, whatever grid C reads; selective: into FA only."""
         A = self.fa(parts.F.detach()) if self.options.routing == "selective" else parts.A
         return moment_distance(batch.by_domain(A.mean(dim=(2, 3))), batch.has_target)
 
@@ -167,19 +175,10 @@ class FAR(Method):
                 return unranked_entropy(enhanced, contaminated)
         return dual_ranking_entropy(enhanced, reference, contaminated)
 
-    def _consistency(self, f_plus: Tensor, taught: Tensor) -> Tensor:
-        """L_consist; selective: into C only. The experts are never its pupils."""
-        f_plus = f_plus.detach() if self.options.routing == "selective" else f_plus
-        return expert_consistency(classify_aside(self.classifier, f_plus), taught)
-
     def inspect(self, images: Tensor) -> Inspection:
         """Scores of C on F, A, A + R+ and A + R-, and what the two gates let through."""
-        F, A, R, R_plus = self.parts(images)
-        maps = {"F": F, "A": A, "A+R+": A + R_plus, "A+R-": F - R_plus}
+        parts = self.parts(images)
+        F, A, R, R_plus = parts
+        maps = {"F": F, "A": A, "A+R+": A + R_plus, "A+R-": A + parts.R_minus}
         views = {name: self.classifier(self.pool(features)) for name, features in maps.items()}
-        return Inspection(views["A+R+"], views, {"kept": _share(A, F), "restored": _share(R_plus, R)})
-
-
-def _share(part: Tensor, whole: Tensor) -> Tensor:
-    """How large a part is beside the whole, a value for each image."""
-    return part.abs().mean(dim=(1, 2, 3)) / whole.abs().mean(dim=(1, 2, 3)).clamp_min(1e-12)
+        return Inspection(views["A+R+"], views, {"kept": share(A, F), "restored": share(R_plus, R)})

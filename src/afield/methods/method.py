@@ -62,7 +62,7 @@ class Method(nn.Module):
         self.classifier = Classifier(self.pool.width, shape.num_classes, shape.network)
 
     def losses(self, batch: Batch) -> Losses:
-        """Every loss by name, weighted as it enters the sum."""
+        """Every loss by name, weighted; the loop sums them, and ramps up those that `ramped` names."""
         raise NotImplementedError
 
     def forward(self, images: Tensor) -> Tensor:
@@ -84,3 +84,8 @@ class Method(nn.Module):
         """Remove what only training needs."""
         for name in self.training_only:
             setattr(self, name, None)
+
+
+def share(part: Tensor, whole: Tensor) -> Tensor:
+    """How large a part of a map is beside the whole, a value for each image: 0 for a closed gate."""
+    return part.abs().mean(dim=(1, 2, 3)) / whole.abs().mean(dim=(1, 2, 3)).clamp_min(1e-12)

@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from afield.errors import AfieldError, unknown
 from afield.networks.options import DIGIT_NETWORK, NetworkOptions
 
-IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 HALF = (0.5, 0.5, 0.5)
 
 
@@ -83,7 +82,10 @@ def map_shape(backbone: nn.Module, image_size: int, name: str) -> tuple[int, int
 
 def normalisation(options: NetworkOptions) -> tuple[tuple[float, float, float], tuple[float, float, float]]:
     """Mean and standard deviation of the images the backbone expects."""
-    return (HALF, HALF) if options.backbone == DIGIT_NETWORK else (IMAGENET_MEAN, IMAGENET_STD)
+    if options.backbone == DIGIT_NETWORK:
+        return HALF, HALF
+    expected: Any = timm.get_pretrained_cfg(options.backbone, allow_unregistered=True)
+    return tuple(expected.mean), tuple(expected.std)
 
 
 def _first_line(error: Exception) -> str:

@@ -14,8 +14,10 @@ class Pool(nn.Module):
     def __init__(self, kind: str, shape: tuple[int, int, int]) -> None:
         super().__init__()
         channels, height, width = shape
-        self.average = nn.Identity() if kind == "flatten" else nn.AdaptiveAvgPool2d(GRID[kind])
-        self.width = channels * (height * width if kind == "flatten" else GRID[kind] ** 2)
+        # A map smaller than the grid would be copied into its cells.
+        rows, columns = (height, width) if kind == "flatten" else (min(GRID[kind], height), min(GRID[kind], width))
+        self.average = nn.Identity() if kind == "flatten" else nn.AdaptiveAvgPool2d((rows, columns))
+        self.width = channels * rows * columns
 
     def forward(self, features: Tensor) -> Tensor:
         """Average over the grid's cells and flatten."""

@@ -1,8 +1,8 @@
 """Which network: the part of a config that this room understands."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 DIGIT_NETWORK = "digit"
 
@@ -15,10 +15,17 @@ class NetworkOptions(BaseModel):
     backbone: str = Field(DIGIT_NETWORK, description="'digit' (three 5x5 convolutions) or a timm convolutional model")
     width: int = Field(64, ge=8, description="channels of the digit network's first layer; its map has twice as many")
     pool: Literal["pool", "pool2", "flatten"] = Field(
-        "pool", description="from map to vector: average over all positions, over a 2x2 grid, or no averaging"
+        "pool",
+        description="map to vector: average over all positions, over the cells of a 2x2 grid, or none",
     )
     hidden: tuple[Annotated[int, Field(ge=1)], ...] = Field(
         (), description="widths of fully connected layers before the classifier"
     )
     dropout: float = Field(0.0, ge=0, lt=1, description="dropout after each hidden layer")
     pretrained: bool = Field(False, description="start a timm backbone from its ImageNet weights")
+
+    @model_validator(mode="after")
+    def _dropout_has_a_place(self) -> Self:
+        if self.dropout and not self.hidden:
+            raise ValueError("dropout acts after hidden layers, and there are none: set hidden too")
+        return self

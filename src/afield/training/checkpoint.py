@@ -119,5 +119,5 @@ def generator_states(device: torch.device) -> dict[str, Tensor]:
 def restore_generators(states: dict[str, Tensor], device: torch.device) -> None:
     """Set the global generators to saved states."""
     torch.set_rng_state(states["cpu"])
-    if device.type == "cuda" and "cuda" in states:
+    if device.type == "cuda":
         torch.cuda.set_rng_state(states["cuda"], device)

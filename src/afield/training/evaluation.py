@@ -1,7 +1,6 @@
 """Accuracy of a method on labelled test images, domain by domain. The only reader of the target's labels."""
 
 from collections import defaultdict
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -31,11 +30,14 @@ class Evaluator:
         images = torch.from_numpy(view.images).permute(0, 3, 1, 2).contiguous()
         return view.name, images.to(self.home), torch.from_numpy(view.labels).to(self.home)
 
-    def __call__(self, method: Method, autocast: AbstractContextManager[Any] | None = None) -> dict[str, Any]:
-        """`sources` and, apart from them and marked as looking at labels training never sees, `oracle`."""
+    def __call__(self, method: Method) -> dict[str, Any]:
+        """`sources` and, apart from them and marked as looking at labels training never sees, `oracle`.
+
+        Always in float32, whatever training ran in, so that a record says what its checkpoint does.
+        """
         training = method.training
         method.eval()
-        with torch.no_grad(), autocast or nullcontext():
+        with torch.no_grad():
             sources = {name: self._measure(method, images, labels) for name, images, labels in self.sources}
             oracle = {}
             if self.target:

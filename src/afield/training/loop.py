@@ -91,7 +91,7 @@ class Loop:
                 if self._at(STEPS_BETWEEN_HEALTH_CHECKS) or self.device.type == "cpu":
                     self._check_health(losses)
                 if progress.watched and self._at(STEPS_BETWEEN_UPDATES):
-                    progress.update(self.step, {name: value.item() for name, value in losses.items()})
+                    progress.update(self.step, losses)
                 self.seconds = time.perf_counter() - started
                 due = self._at(self.options.evaluate_every), self._at(self.options.checkpoint_every)
                 if any(due):
@@ -135,6 +135,8 @@ class Loop:
         if self.options.clip_norm:
             clip_grad_norm_(self.method.parameters(), self.options.clip_norm)
         self.optimiser.step()
+        # Autocast keeps the weights it has cast; a second forward pass of this step must not see the old ones.
+        torch.clear_autocast_cache()
 
     def _check_health(self, losses: Losses, deep: bool = False) -> None:
         """Stop on a loss, or (deep) a parameter, that is not a finite number, before anything of it is saved."""
@@ -154,7 +156,7 @@ class Loop:
         record = {
             "event": "evaluation",
             "step": self.step,
-            **self.evaluator(self.method, self.fabric.autocast()),
+            **self.evaluator(self.method),
             "losses": {name: value.item() / count for name, value in self.loss_sums.items()},
             "lr": learning_rate(self.options, self.step - 1),
             "adaptation_weight": adaptation_weight(self.options, self.step - 1),
@@ -185,6 +187,9 @@ class Loop:
             raise AfieldError(f"{self.folder.config} and {self.folder.last} are not of one run: their configs differ")
         if not records or records[0]["protocol"] != header["protocol"]:
             raise AfieldError(f"cannot resume {self.folder.path}: its records are of other data than there is now")
+        begun_on = "cuda" if "cuda" in checkpoint.state.get("generators", {}) else "cpu"
+        if begun_on != self.device.type:
+            raise AfieldError(f"cannot resume {self.folder.path} on {self.device.type}: it was begun on {begun_on}")
         try:
             self._restore(checkpoint)
         except (RuntimeError, KeyError, TypeError, ValueError) as error:
@@ -237,9 +242,9 @@ def _broken(method: Method) -> bool:
 
 
 @contextmanager
-def isolated_generators(seed: int) -> Iterator[None]:
+def isolated_generators(options: TrainingOptions) -> Iterator[None]:
     """Everything drawn inside follows the seed; the caller's generators stay as they were."""
-    devices = list(range(torch.cuda.device_count()))
+    devices = [torch.cuda.current_device()] if accelerator(options) == "cuda" else []
     with torch.random.fork_rng(devices):
-        torch.manual_seed(seed)
+        torch.manual_seed(options.seed)
         yield

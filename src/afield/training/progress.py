@@ -3,9 +3,13 @@
 from types import TracebackType
 from typing import Self
 
-from rich.console import Console
+import torch
+from rich.console import Console, Group
+from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.text import Text
 
+from afield.methods import Losses
 from afield.records import Record
 from afield.selection import source_score
 
@@ -14,42 +18,43 @@ STEPS_BETWEEN_UPDATES = 10
 
 
 class RunProgress:
-    """A progress bar on standard error; without a terminal, only the evaluation lines; silent when not `shown`."""
+    """A bar and a line of losses on standard error; without a terminal only evaluations; nothing when not `shown`."""
 
     def __init__(self, title: str, steps: int, start: int = 0, shown: bool = True) -> None:
         self.console = Console(stderr=True, quiet=not shown, soft_wrap=True)
+        self.title = title
+        self.steps = steps
+        self.watched = shown and self.console.is_terminal
         self.bar = Progress(
             TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
+            BarColumn(),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
             TimeRemainingColumn(),
-            TextColumn("[dim]{task.fields[losses]} {task.fields[gates]}"),
-            console=self.console,
-            disable=not (shown and self.console.is_terminal),
         )
-        self.title = title
-        self.steps = steps
-        self.task = self.bar.add_task(title, total=steps, completed=start, losses="", gates="")
+        self.task = self.bar.add_task(title, total=steps, completed=start)
+        self.losses = self.gates = ""
+        self.live = Live(console=self.console, get_renderable=self._render, refresh_per_second=4)
 
     def __enter__(self) -> Self:
-        self.bar.start()
+        if self.watched:
+            self.live.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.bar.stop()
+        if self.watched:
+            self.live.stop()
 
-    @property
-    def watched(self) -> bool:
-        """Whether anybody would see an update."""
-        return not self.bar.disable
+    def _render(self) -> Group:
+        return Group(self.bar, Text(f"{self.losses}  {self.gates}", style="dim"))
 
-    def update(self, step: int, losses: dict[str, float]) -> None:
-        """Move the bar."""
-        text = " ".join(f"{name} {value:.3f}" for name, value in losses.items())
-        self.bar.update(self.task, completed=step, losses=text)
+    def update(self, step: int, losses: Losses) -> None:
+        """Move the bar. The losses come over from the device at once."""
+        values = torch.stack([value.detach().float() for value in losses.values()]).tolist()
+        self.losses = " ".join(f"{name} {value:.3f}" for name, value in zip(losses, values, strict=True))
+        self.bar.update(self.task, completed=step)
 
     def evaluated(self, evaluation: Record) -> None:
         """Print one evaluation: accuracies, then from which features, then what the gates let through."""
@@ -59,6 +64,7 @@ class RunProgress:
         domain, result = next(iter(shown.items()))
         views = ", ".join(f"{name} {value:.1%}" for name, value in result.get("views", {}).items())
         gates = ", ".join(f"{name} {value:.2f}" for name, value in result.get("gates", {}).items())
-        self.bar.update(self.task, completed=evaluation["step"], gates=gates)
+        self.gates = gates
+        self.bar.update(self.task, completed=evaluation["step"])
         line = ", ".join(parts) + (f"; {domain} from {views}" if views else "") + (f"; gates {gates}" if gates else "")
         self.console.print(line, highlight=False)
