@@ -96,7 +96,8 @@ def paired(runs: dict[Job, list[Record]], targets: Iterable[str], first: str, se
         return ""
     error = stdev(gains) / len(gains) ** 0.5
     ahead = sum(gain > 0 for gain in gains)
-    return f"`{first}` over `{second}`: {fmean(gains):+.1f} ± {error:.1f} (standard error), ahead in {ahead} of {len(gains)}"
+    result = f"{fmean(gains):+.1f} ± {error:.1f} (standard error), ahead in {ahead} of {len(gains)}"
+    return f"`{first}` over `{second}`: {result}"
 
 
 def report(runs: dict[Job, list[Record]], targets: Iterable[str]) -> str:
