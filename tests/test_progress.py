@@ -19,11 +19,12 @@ LOSSES = {name: torch.tensor(1.25) for name in ("classification", "aligned", "al
 @pytest.mark.parametrize("width", [80, 140])
 def test_bar_losses_and_gates_are_all_seen_even_in_a_narrow_terminal(width):
     progress = RunProgress("far", 100)
+    screen = progress.console = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
     progress.evaluated(EVALUATION)
     progress.update(60, LOSSES)
-    screen = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
     screen.print(progress._render())
     shown = screen.file.getvalue()
+    assert max(map(len, shown.splitlines())) <= width
     for text in ("60/100", "0:00", "classification 1.250", "consistency 1.250", "kept 0.97"):
         assert text in shown.replace("\n", " ")
 

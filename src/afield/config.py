@@ -116,8 +116,10 @@ def merge(*layers: Values) -> Values:
 
 def data_preset(name: str) -> Values:
     """The network and recipe that suit a data set, if the package has them."""
-    file = PRESETS / "data" / f"{name}.toml"
-    return tomllib.loads(file.read_text("utf-8")) if file.is_file() else {}
+    # Looked up, not joined to a path: the name may come from a stranger's checkpoint.
+    files = {file.name: file for file in (PRESETS / "data").iterdir()}
+    file = files.get(f"{name}.toml")
+    return tomllib.loads(file.read_text("utf-8")) if file else {}
 
 
 def read_config(path: Path) -> Values:

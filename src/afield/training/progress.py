@@ -1,5 +1,6 @@
 """What a person sees while a run trains: a bar with losses and gates, and a line for each evaluation."""
 
+from textwrap import fill
 from types import TracebackType
 from typing import Self
 
@@ -48,7 +49,8 @@ class RunProgress:
             self.live.stop()
 
     def _render(self) -> Group:
-        return Group(self.bar, Text(f"{self.losses}  {self.gates}", style="dim"))
+        # Folded by hand: a live display cuts off what is wider than the terminal.
+        return Group(self.bar, Text(fill(f"{self.losses} {self.gates}", self.console.width), style="dim"))
 
     def update(self, step: int, losses: Losses) -> None:
         """Move the bar. The losses come over from the device at once."""
