@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 import afield
-from afield import AfieldError
+from afield import AfieldError, batches
 from afield.config import resolve
 from afield.domains import registry as data_registry
 from afield.inference import read_image
@@ -304,3 +304,12 @@ def test_photographs_are_turned_upright_and_deep_ones_keep_their_greys(tmp_path)
     assert read_image(tmp_path / "sideways.png", 8)[0, 7, 0] == 0
     Image.fromarray(np.full((8, 8), 32768, np.uint16)).save(tmp_path / "deep.png")
     torch.testing.assert_close(read_image(tmp_path / "deep.png", 8), torch.full((3, 8, 8), 32768 / 65535))
+
+
+def test_a_prediction_does_not_stand_in_the_way_of_a_gradient(train_toy, toy, tmp_path):
+    model = afield.load(train_toy(tmp_path / "run", "baseline", steps=2).checkpoint)
+    batches._on_device.cache_clear()
+    model.predict(toy["night"].test.images)
+    images = torch.rand(2, 3, 16, 16, requires_grad=True)
+    model(images).sum().backward()
+    assert images.grad.abs().sum() > 0

@@ -154,7 +154,8 @@ def augment(images: Tensor, augmentation: Augmentation, generator: torch.Generat
 @cache
 def _on_device(values: tuple[float, float, float], device: torch.device) -> Tensor:
     """A value a channel, copied to the device once: a copy every step would make the GPU wait for the host."""
-    return torch.tensor(values, device=device).view(1, 3, 1, 1)
+    with torch.inference_mode(False):  # kept for all callers: one made by a prediction could serve no gradient
+        return torch.tensor(values, device=device).view(1, 3, 1, 1)
 
 
 def fits(size: int, device: torch.device) -> bool:
