@@ -18,7 +18,7 @@ from statistics import fmean, stdev
 from rich.progress import track
 
 import afield
-from afield.records import Record, append_record, evaluations, read_records
+from afield.records import Record, append_record, evaluations, read_records, rewrite_records
 from afield.selection import select, target_score
 
 # A row of the table: a method and what is set on top. The second row is a control: like every method below it, it runs
@@ -89,9 +89,8 @@ def paired(runs: dict[Job, list[Record]], targets: Iterable[str], first: str, se
     """How far one row is above another on the average over targets, seed by seed, with the standard error."""
     targets = list(targets)
     accuracy = {job: 100 * target_score(select(evaluations(records), SELECTOR)) for job, records in runs.items()}
-    seeds = sorted(
-        {seed for name, _, seed in runs if name == first} & {seed for name, _, seed in runs if name == second}
-    )
+    seeds = sorted({seed for _, _, seed in runs})
+    seeds = [s for s in seeds if all((row, target, s) in runs for row in (first, second) for target in targets)]
     gains = [fmean(accuracy[first, target, s] - accuracy[second, target, s] for target in targets) for s in seeds]
     if len(gains) < 2:
         return ""
@@ -105,7 +104,8 @@ def report(runs: dict[Job, list[Record]], targets: Iterable[str]) -> str:
     """The table, and FAR against the rows it must beat, in Markdown."""
     targets = list(targets)
     comparisons = [paired(runs, targets, "far", other) for other in ("baseline", "baseline-att-align")]
-    return table(runs, targets) + "\n\nOn the average, seed by seed: " + "; ".join(filter(None, comparisons)) + "."
+    compared = "\n\nOn the average, seed by seed: " + "; ".join(comparisons) + "."
+    return table(runs, targets) + (compared if all(comparisons) else "")
 
 
 def spread(values: list[float]) -> str:
@@ -126,6 +126,8 @@ def main() -> None:
     missing = [job for job in product(ROWS, targets, range(arguments.seeds)) if job not in done]
     if missing:
         arguments.records.parent.mkdir(parents=True, exist_ok=True)
+        # A kill may have cut the last line short, or a run in two.
+        rewrite_records(arguments.records, [record for records in done.values() for record in records])
         # Spawned: a forked process cannot use CUDA.
         with ProcessPoolExecutor(arguments.workers, multiprocessing.get_context("spawn")) as pool:
             futures = [pool.submit(train, job) for job in missing]

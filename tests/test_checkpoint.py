@@ -15,10 +15,10 @@ from safetensors.torch import save_file
 from torch import nn
 
 import afield
-from afield import AfieldError, batches
+from afield import AfieldError
 from afield.config import resolve
 from afield.domains import registry as data_registry
-from afield.inference import read_image
+from afield.inference import as_images, read_image
 from afield.run import build_method
 from afield.training import checkpoint as file_format
 from afield.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
@@ -306,9 +306,17 @@ def test_photographs_are_turned_upright_and_deep_ones_keep_their_greys(tmp_path)
     torch.testing.assert_close(read_image(tmp_path / "deep.png", 8), torch.full((3, 8, 8), 32768 / 65535))
 
 
+def test_a_grey_image_means_the_same_in_every_mode():
+    grey = Image.fromarray(np.arange(64, dtype=np.uint8).reshape(8, 8) * 4)
+    (expected,) = as_images(grey, 8)
+    unit = Image.fromarray(np.asarray(grey, np.float32) / 255)
+    for image in (grey.convert("I"), grey.convert("RGB"), unit):
+        (values,) = as_images(image, 8)
+        torch.testing.assert_close(values, expected)
+
+
 def test_a_prediction_does_not_stand_in_the_way_of_a_gradient(train_toy, toy, tmp_path):
     model = afield.load(train_toy(tmp_path / "run", "baseline", steps=2).checkpoint)
-    batches._on_device.cache_clear()
     model.predict(toy["night"].test.images)
     images = torch.rand(2, 3, 16, 16, requires_grad=True)
     model(images).sum().backward()

@@ -108,7 +108,7 @@ def refuse(home, monkeypatch, capfd):
         ([*TRAIN, *OUT, "--set", "training.steps"], ["section.key=value", "training.steps"]),
         ([*TRAIN, *OUT, "--set", "steps=3"], ["section.key=value", "steps=3"]),
         ([*TRAIN, *OUT, "--set", "network.backbone=resnet1"], ["'resnet1'", "did you mean 'resnet"]),
-        ([*TRAIN, *OUT, "--set", "network.pretrained=true"], ["network.pretrained"]),
+        ([*TRAIN, *OUT, "--set", "network.pretrained=true"], ["'network'", "pretrained"]),
         ([*TRAIN, *OUT, "--config", "nowhere.toml"], ["nowhere.toml", "No such file"]),
         ([*TRAIN, *OUT, "--config", "photos"], ["photos"]),
         ([*TRAIN, *OUT, "--config", "photos/red.png"], ["photos/red.png"]),

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from afield import AfieldError, list_methods
-from afield.catalogue import find_entry
+from afield.catalogue import create_method, find_entry
 from afield.config import merge, parse_assignment, read_config, resolve
 from afield.methods import Method, register_method
 from afield.methods import registry as method_registry
@@ -34,7 +34,7 @@ from afield.selection import select
         ({"method": {"name": "far-without-der"}}, "did you mean 'far-without-dre'?"),
         ({"method": {"name": 3}}, "config key 'method.name'"),
         ({"network": {"backbone": "resnet81"}}, "unknown backbone 'resnet81'; did you mean 'resnet"),
-        ({"network": {"pretrained": True}}, "config key 'network.pretrained': there are no ImageNet weights"),
+        ({"network": {"pretrained": True}}, "config key 'network': pretrained needs a timm backbone"),
         ({"training": {"steps": 5, "warmup_steps": 5}}, r"warmup_steps \(5\) must be smaller than steps \(5\)"),
         ({"training": {"schedule": "cosin"}}, "'training.schedule': .*'cosine' or 'constant', not \"cosin\""),
         ({"task": {"kind": "ada"}}, "config key 'task.kind': .*'uda' or 'dg'"),
@@ -107,12 +107,23 @@ def test_every_method_resolves_and_its_config_survives_a_file(tmp_path, name):
         assert config.as_dict()[section].items() >= fixed.items()
 
 
-@pytest.mark.parametrize("layer", [{"method": {"dre": "dual"}}, resolve({"method": {"name": "far"}}).as_dict()])
-def test_a_method_is_what_its_name_says_or_an_error(layer):
-    """Such as a stored config of `far` given together with `--method far-without-dre`."""
-    with pytest.raises(AfieldError, match=r"'far-without-dre' means method\.dre = none, and dual was asked for"):
-        resolve(layer, {"method": {"name": "far-without-dre"}})
-    assert resolve({"method": {"dre": "none"}}, {"method": {"name": "far-without-dre"}}).method.dre == "none"
+def test_a_method_is_what_its_name_says_or_an_error():
+    contradiction = r"'far-without-dre' means method\.dre = none, and dual was asked for"
+    with pytest.raises(AfieldError, match=contradiction):
+        resolve({"method": {"name": "far-without-dre", "dre": "dual"}})
+    with pytest.raises(AfieldError, match=contradiction):
+        create_method("far-without-dre", num_classes=3, num_sources=2, dre="dual")
+    assert resolve({"method": {"name": "far-without-dre", "dre": "none"}}).method.dre == "none"
+
+
+@pytest.mark.parametrize("new", list_methods())
+@pytest.mark.parametrize("old", ["baseline", "far", "far-paper", "far-without-dre"])
+def test_a_stored_config_with_another_method_on_top_is_that_method(old, new):
+    others = {"training": {"lr": 0.1}, "task": {"target": "uci"}}
+    stored = resolve({"method": {"name": old}, **others}).as_dict()
+    assert resolve(stored, {"method": {"name": new}}) == resolve({"method": {"name": new}, **others})
+    flat = resolve(stored, {"method": {"name": new}}, {"network": {"pool": "flatten"}})
+    assert flat.network.pool == "flatten", "what is said on top counts"
 
 
 @pytest.mark.parametrize(

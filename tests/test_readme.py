@@ -58,8 +58,7 @@ def test_the_added_method_of_the_readme_trains(tmp_path):
 def test_the_method_table_names_every_method():
     table = README.split("## Methods")[1].split("## ")[0]
     for name in afield.list_methods():
-        short = name.replace("far-without", "")
-        assert f"`{name}`" in table or f"`{short}`" in table, name
+        assert f"`{name}`" in table, name
 
 
 def test_the_spread_over_seeds_is_the_one_the_records_give():

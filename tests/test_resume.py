@@ -192,8 +192,10 @@ def test_a_half_written_line_is_healed(train_toy, tmp_path, half_run, piece):
     assert_equal_runs(resumed, train_toy(tmp_path / "unbroken", "baseline"))
 
 
-def test_a_run_that_lost_its_checkpoint_starts_again(train_toy, tmp_path, half_run):
-    (half_run / "last.ckpt").unlink()
+def test_a_run_killed_before_its_first_checkpoint_starts_again(train_toy, tmp_path, half_run):
+    for path in half_run.iterdir():
+        if path.name not in ("config.toml", "tensorboard"):
+            path.unlink()
     assert_equal_runs(train_toy(half_run, "baseline", resume=True), train_toy(tmp_path / "unbroken", "baseline"))
 
 
@@ -243,3 +245,13 @@ def test_a_resumed_run_cannot_become_another(train_toy, half_run, options, messa
 def test_there_must_be_a_run_to_resume(train_toy, tmp_path):
     with pytest.raises(AfieldError, match="no run to resume"):
         train_toy(tmp_path, resume=True)
+
+
+def test_a_run_that_lost_its_last_checkpoint_is_not_thrown_away(train_toy, tmp_path):
+    run = train_toy(tmp_path / "run")
+    run.checkpoint.unlink()
+    records = (tmp_path / "run/records.jsonl").read_bytes()
+    with pytest.raises(AfieldError, match=r"last\.ckpt is gone.*--overwrite starts anew"):
+        train_toy(tmp_path / "run", resume=True)
+    assert (tmp_path / "run/records.jsonl").read_bytes() == records
+    assert (tmp_path / "run/best.ckpt").exists()

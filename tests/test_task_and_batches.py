@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from afield import AfieldError, batches
-from afield.batches import BatchStream, Preprocessing, augment, fits
+from afield.batches import BatchStream, Normalise, Preprocessing, augment, fits
 from afield.domains import Augmentation, Domain, DomainSet, Split, make_task
 
 CPU = torch.device("cpu")
@@ -238,9 +238,9 @@ def test_images_are_kept_as_bytes(toy):
 def test_preprocessing_scales_subtracts_the_mean_and_divides_by_the_deviation():
     images = torch.randint(0, 256, (2, 3, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     mean, std = (0.1, 0.5, 0.9), (0.2, 0.5, 2.0)
-    values = Preprocessing(8, mean, std)(images)
+    values = Normalise(Preprocessing(8, mean, std))(images)
     for channel in range(3):
         expected = (images[:, channel].double() / 255 - mean[channel]) / std[channel]
         assert torch.allclose(values[:, channel].double(), expected, atol=1e-6)
     assert values.dtype == torch.float32
-    assert torch.equal(values, Preprocessing(8, mean, std)(images.float() / 255))
+    assert torch.equal(values, Normalise(Preprocessing(8, mean, std))(images.float() / 255))

@@ -5,11 +5,10 @@ each batch travels. Augmentation runs on the whole batch, on the device.
 """
 
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from afield.domains import Augmentation, Task
 
@@ -19,17 +18,28 @@ SHARE_OF_FREE_MEMORY = 0.5
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """How a uint8 image becomes the network's input. Stored in checkpoints, so that prediction does the same."""
+    """What the network's input looks like. Stored in checkpoints, so that prediction does as training did."""
 
     image_size: int
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
 
-    def __call__(self, images: Tensor) -> Tensor:
+
+class Normalise(nn.Module):
+    """Images to the network's input. A module, so that its constants move to the device once, not every step."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, preprocessing: Preprocessing) -> None:
+        super().__init__()
+        for name in ("mean", "std"):
+            self.register_buffer(name, torch.tensor(getattr(preprocessing, name)).view(1, 3, 1, 1), persistent=False)
+
+    def forward(self, images: Tensor) -> Tensor:
         """(N, 3, H, W) uint8, or float in 0..1, to normalised float32; channels last in memory, which is faster."""
         values = images.float() / 255 if images.dtype == torch.uint8 else images.float()
-        mean, std = _on_device(self.mean, images.device), _on_device(self.std, images.device)
-        return ((values - mean) / std).contiguous(memory_format=torch.channels_last)
+        return ((values - self.mean) / self.std).contiguous(memory_format=torch.channels_last)
 
 
 @dataclass(frozen=True)
@@ -80,7 +90,7 @@ class BatchStream:
         augment: bool = True,
     ) -> None:
         self.per_domain = per_domain
-        self.preprocessing = preprocessing
+        self.normalise = Normalise(preprocessing).to(device)
         self.device = device
         self.seed = seed
         self.augmentation = task.augmentation if augment else Augmentation()
@@ -100,7 +110,7 @@ class BatchStream:
         labels = torch.cat([pool[pick] for pool, pick in zip(self.labels, picks, strict=False)])
         images = augment(images.to(self.device, non_blocking=True), self.augmentation, self.noise)
         self.step += 1
-        return Batch(self.preprocessing(images), labels.to(self.device, non_blocking=True), len(self.labels))
+        return Batch(self.normalise(images), labels.to(self.device, non_blocking=True), len(self.labels))
 
     def state_dict(self) -> dict[str, Any]:
         """All that a resumed stream needs to go on exactly where this one stands."""
@@ -149,13 +159,6 @@ def augment(images: Tensor, augmentation: Augmentation, generator: torch.Generat
     image = torch.arange(count, device=device).view(-1, 1, 1, 1)
     channel = torch.arange(3, device=device).view(1, -1, 1, 1)
     return images[image, channel, rows[:, None, :, None], columns[:, None, None, :]]
-
-
-@cache
-def _on_device(values: tuple[float, float, float], device: torch.device) -> Tensor:
-    """A value a channel, copied to the device once: a copy every step would make the GPU wait for the host."""
-    with torch.inference_mode(False):  # kept for all callers: one made by a prediction could serve no gradient
-        return torch.tensor(values, device=device).view(1, 3, 1, 1)
 
 
 def fits(size: int, device: torch.device) -> bool:

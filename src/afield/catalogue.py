@@ -22,7 +22,7 @@ class Entry:
     summary: str
     registration: Registration
     fixed: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """The values its preset sets, by section of the config. They are what the name means."""
+    """What its preset sets, by section of the config. Of these, the method's own options are what the name means."""
 
     def as_dict(self) -> dict[str, Any]:
         """What `afield methods --json` says of it."""
@@ -84,14 +84,24 @@ def create_method(
     if num_classes < 2 or (image_size is not None and image_size < 1):
         raise AfieldError(f"a method needs two classes or more, and images with pixels: {num_classes}, {image_size}")
     method = entry.registration.method
+    check_preset(entry, options)
     chosen = {"backbone": backbone, **entry.fixed.get("network", {}), **(network or {})}
+    network_options = validated(NetworkOptions, "network", chosen)
+    usual_size = 32 if network_options.backbone == DIGIT_NETWORK else 224
     shape = Shape(
-        validated(NetworkOptions, "network", chosen),
-        image_size if image_size is not None else (32 if backbone == DIGIT_NETWORK else 224),
+        network_options,
+        usual_size if image_size is None else image_size,
         num_classes,
         num_sources,
     )
     return method(shape, validated(method.Options, "method", {**entry.fixed.get("method", {}), **options}))
+
+
+def check_preset(entry: Entry, options: dict[str, Any]) -> None:
+    """Raise if an option contradicts the preset it comes with: a table's row must be what its name says."""
+    for key, value in entry.fixed.get("method", {}).items():
+        if options.get(key, value) != value:
+            raise AfieldError(f"method '{entry.name}' means method.{key} = {value}, and {options[key]} was asked for")
 
 
 def check_sources(entry: Entry, num_sources: int) -> None:

@@ -214,7 +214,8 @@ def main() -> None:
     try:
         code = app(standalone_mode=False) or 0
         if code == INTERRUPTED:
-            print("afield: interrupted; a training run goes on with --resume", file=sys.stderr)
+            more = "; --resume continues the run" if sys.argv[1:2] == ["train"] else ""
+            print(f"afield: interrupted{more}", file=sys.stderr)
         sys.exit(code)
     except AfieldError as error:
         fail(str(error))

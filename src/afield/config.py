@@ -1,6 +1,7 @@
 """The config of a run: defaults, then the data set's preset, the method's preset, a file, and single keys, in turn."""
 
 import tomllib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,11 +9,11 @@ from typing import Any
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field
 
-from afield.catalogue import PRESETS, Entry, check_sources, check_target, find_entry
+from afield.catalogue import PRESETS, check_preset, check_sources, check_target, find_entry
 from afield.domains import TaskKind
 from afield.errors import AfieldError, unknown
 from afield.methods import MethodOptions
-from afield.networks import DIGIT_NETWORK, NetworkOptions, check_backbone
+from afield.networks import NetworkOptions, check_backbone
 from afield.options import validated
 from afield.training.options import TrainingOptions
 
@@ -71,13 +72,13 @@ def resolve(*layers: Values) -> Config:
 
     Whether the data set exists is not asked: a checkpoint's config is valid wherever its model is used.
     """
-    given = merge(*layers)
+    given = stack(layers)
     data = validated(DataOptions, "data", given["data"])
     name = given["method"].pop("name", "far")
     if not isinstance(name, str):
         raise AfieldError(f"config key 'method.name': must be a method's name, not {name!r}")
     entry = find_entry(name)
-    check_preset(entry, given)
+    check_preset(entry, given["method"])
     values = merge(data_preset(data.name), entry.fixed, given)
     task = validated(TaskOptions, "task", values["task"])
     check_target(entry, task.kind)
@@ -85,20 +86,27 @@ def resolve(*layers: Values) -> Config:
         check_sources(entry, len(task.sources))
     network = validated(NetworkOptions, "network", values["network"])
     check_backbone(network.backbone)
-    if network.pretrained and network.backbone == DIGIT_NETWORK:
-        raise AfieldError("config key 'network.pretrained': there are no ImageNet weights for the digit network")
     method = validated(entry.registration.method.Options, "method", values["method"])
     training = validated(TrainingOptions, "training", values["training"])
     return Config(data, task, network, name, method, training)
 
 
-def check_preset(entry: Entry, given: Values) -> None:
-    """Raise if a value contradicts the preset it comes with: a table's row must be what its name says."""
-    for section, fixed in entry.fixed.items():
-        for key, value in fixed.items():
-            if given[section].get(key, value) != value:
-                asked = given[section][key]
-                raise AfieldError(f"method '{entry.name}' means {section}.{key} = {value}, and {asked} was asked for")
+def stack(layers: Iterable[Values]) -> Values:
+    """Layers merged; where one names another method than those below it, what they say of the methods goes.
+
+    So that the stored config of one method's run, with another method named on top, is that other method.
+    """
+    given = merge()
+    for layer in layers:
+        old, new = given["method"].get("name"), merge(layer)["method"].get("name")
+        if old and new and old != new:
+            given["method"] = {}
+            leaving, coming = find_entry(old).fixed, find_entry(new).fixed
+            for section, values in given.items():
+                stale = {k for k, v in values.items() if leaving.get(section, {}).get(k) == v}
+                given[section] = {k: v for k, v in values.items() if k not in stale | coming.get(section, {}).keys()}
+        given = merge(given, layer)
+    return given
 
 
 def merge(*layers: Values) -> Values:

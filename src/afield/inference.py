@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
-from afield.batches import Preprocessing
+from afield.batches import Normalise, Preprocessing
 from afield.config import Config, resolve
 from afield.errors import AfieldError
 from afield.methods import Method
@@ -38,6 +38,7 @@ class Model(nn.Module):
         super().__init__()
         self.method = method
         self.preprocessing = preprocessing
+        self.normalise = Normalise(preprocessing)
         self.classes = classes
         self.config = config
         method.drop_training_parts()
@@ -45,7 +46,7 @@ class Model(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Class scores (N, classes) of images in 0..1."""
-        scores: Tensor = self.method(self.preprocessing(images))
+        scores: Tensor = self.method(self.normalise(images))
         return scores
 
     def predict(self, images: Any) -> list[str]:
@@ -140,8 +141,11 @@ def _read(path: Path) -> Tensor:
 
 def _from_pil(image: Image.Image) -> Tensor:
     upright = ImageOps.exif_transpose(image)
-    if upright.mode.startswith("I"):  # 16 bits a pixel, which convert("RGB") would cut off at 255
-        return _from_array((np.asarray(upright) / 65535).clip(0, 1))
+    if upright.mode == "F":
+        return _from_array(np.asarray(upright))
+    if upright.mode.startswith("I"):  # more than 8 bits a pixel, which convert("RGB") would cut off at 255
+        values = np.asarray(upright)
+        return _from_array((values / (65535 if values.max(initial=0) > 255 else 255)).clip(0, 1))
     return _from_array(np.asarray(upright.convert("RGB")))
 
 

@@ -25,7 +25,9 @@ class NetworkOptions(BaseModel):
     pretrained: bool = Field(False, description="start a timm backbone from its ImageNet weights")
 
     @model_validator(mode="after")
-    def _dropout_has_a_place(self) -> Self:
+    def _fit_together(self) -> Self:
         if self.dropout and not self.hidden:
             raise ValueError("dropout acts after hidden layers, and there are none: set hidden too")
+        if self.pretrained and self.backbone == DIGIT_NETWORK:
+            raise ValueError("pretrained needs a timm backbone: there are no ImageNet weights for the digit network")
         return self

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from afield.batches import Preprocessing, fits
+from afield.batches import Normalise, Preprocessing, fits
 from afield.domains import EvaluationViews, LabelledView
 from afield.methods import Method
 
@@ -18,7 +18,7 @@ class Evaluator:
     """Holds the evaluation views, on the device where they fit, and measures a method on them."""
 
     def __init__(self, views: EvaluationViews, preprocessing: Preprocessing, device: torch.device) -> None:
-        self.preprocessing = preprocessing
+        self.normalise = Normalise(preprocessing).to(device)
         self.device = device
         everything = [*views.sources, *([views.target] if views.target else [])]
         size = sum(view.images.nbytes for view in everything)
@@ -51,7 +51,7 @@ class Evaluator:
         gates: dict[str, Tensor] = defaultdict(lambda: torch.zeros((), dtype=torch.float64, device=self.device))
         for start in range(0, len(images), CHUNK):
             truth = labels[start : start + CHUNK].to(self.device)
-            inspection = method.inspect(self.preprocessing(images[start : start + CHUNK].to(self.device)))
+            inspection = method.inspect(self.normalise(images[start : start + CHUNK].to(self.device)))
             for name, scores in {"": inspection.scores, **inspection.views}.items():
                 correct[name] += (scores.argmax(dim=1) == truth).sum()
             for name, values in inspection.gates.items():

@@ -179,10 +179,15 @@ class Loop:
 
     def resume(self, header: Record) -> None:
         """Go back to where the folder's last checkpoint stands; a run killed before its first one starts anew."""
+        records = read_records(self.folder.records) if self.folder.records.exists() else []
         if not self.folder.last.exists():
+            if evaluations(records) or self.folder.best.exists():
+                raise AfieldError(
+                    f"{self.folder.last} is gone, so there is nothing to go on from; --overwrite starts anew"
+                )
             self.start(header)
             return
-        checkpoint, records = load_checkpoint(self.folder.last), read_records(self.folder.records)
+        checkpoint = load_checkpoint(self.folder.last)
         if checkpoint.config != self.plan.config:
             raise AfieldError(f"{self.folder.config} and {self.folder.last} are not of one run: their configs differ")
         if not records or records[0]["protocol"] != header["protocol"]:
