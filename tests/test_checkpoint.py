@@ -18,7 +18,7 @@ import afield
 from afield import AfieldError
 from afield.config import resolve
 from afield.domains import registry as data_registry
-from afield.inference import as_images, read_image
+from afield.inference import UnreadableImageError, as_images, read_image
 from afield.run import build_method
 from afield.training import checkpoint as file_format
 from afield.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
@@ -321,3 +321,9 @@ def test_a_prediction_does_not_stand_in_the_way_of_a_gradient(train_toy, toy, tm
     images = torch.rand(2, 3, 16, 16, requires_grad=True)
     model(images).sum().backward()
     assert images.grad.abs().sum() > 0
+
+
+def test_a_file_whose_values_make_no_image_is_named(tmp_path):
+    Image.fromarray(np.full((8, 8), 7.5, np.float32)).save(tmp_path / "heights.tif")
+    with pytest.raises(UnreadableImageError, match=r"heights\.tif: float images hold values in 0\.\.1"):
+        read_image(tmp_path / "heights.tif", 8)

@@ -277,3 +277,8 @@ def test_records_tolerate_a_cut_last_line_and_no_other_damage(tmp_path):
 def test_records_refuse_numbers_that_json_does_not_have(tmp_path):
     with pytest.raises(ValueError, match="JSON"):
         append_record(tmp_path / "records.jsonl", {"loss": float("nan")})
+
+
+def test_a_name_that_is_no_text_is_an_error_under_another_name_too():
+    with pytest.raises(AfieldError, match=r"'method\.name': must be a method's name, not 3"):
+        resolve({"method": {"name": 3}}, {"method": {"name": "far"}})

@@ -255,3 +255,10 @@ def test_a_run_that_lost_its_last_checkpoint_is_not_thrown_away(train_toy, tmp_p
         train_toy(tmp_path / "run", resume=True)
     assert (tmp_path / "run/records.jsonl").read_bytes() == records
     assert (tmp_path / "run/best.ckpt").exists()
+
+
+def test_what_a_kill_left_half_written_is_swept_away(train_toy, half_run):
+    for name in ("last.ckpt.tmp", "best.ckpt.tmp", "records.jsonl.tmp"):
+        (half_run / name).write_bytes(b"half")
+    train_toy(half_run, "baseline", resume=True)
+    assert not list(half_run.glob("*.tmp"))

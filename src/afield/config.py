@@ -75,8 +75,6 @@ def resolve(*layers: Values) -> Config:
     given = stack(layers)
     data = validated(DataOptions, "data", given["data"])
     name = given["method"].pop("name", "far")
-    if not isinstance(name, str):
-        raise AfieldError(f"config key 'method.name': must be a method's name, not {name!r}")
     entry = find_entry(name)
     check_preset(entry, given["method"])
     values = merge(data_preset(data.name), entry.fixed, given)
@@ -99,6 +97,8 @@ def stack(layers: Iterable[Values]) -> Values:
     given = merge()
     for layer in layers:
         old, new = given["method"].get("name"), merge(layer)["method"].get("name")
+        if not isinstance(new, str | None):
+            raise AfieldError(f"config key 'method.name': must be a method's name, not {new!r}")
         if old and new and old != new:
             given["method"] = {}
             leaving, coming = find_entry(old).fixed, find_entry(new).fixed

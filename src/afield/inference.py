@@ -106,18 +106,24 @@ def as_images(images: Any, size: int) -> Iterator[Tensor]:
     elif not isinstance(images, Sequence | np.ndarray | Tensor):
         raise AfieldError(f"images must be paths, PIL images, arrays or tensors, not {type(images).__name__}")
     for image in images:
-        yield _fit(_as_image(image), size)
+        yield read_image(Path(image), size) if isinstance(image, str | Path) else _fit(_as_image(image), size)
 
 
 def read_image(path: Path, size: int) -> Tensor:
-    """An image file as float (3, size, size) in 0..1."""
-    return _fit(_read(path), size)
+    """An image file as float (3, size, size) in 0..1; whatever is wrong with it, the error names it."""
+    try:
+        with Image.open(path) as image:
+            return _fit(_from_pil(image), size)
+    except FileNotFoundError as error:
+        raise AfieldError(f"no file {path}") from error
+    except AfieldError as error:
+        raise UnreadableImageError(f"cannot read image {path}: {error}") from error
+    except (UnidentifiedImageError, OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        raise UnreadableImageError(f"cannot read image {path}") from error
 
 
 def _as_image(image: Any) -> Tensor:
-    """One image as float (3, H, W) in 0..1."""
-    if isinstance(image, str | Path):
-        return _read(Path(image))
+    """One image in memory as float (3, H, W) in 0..1."""
     if isinstance(image, Image.Image):
         return _from_pil(image)
     if isinstance(image, np.ndarray):
@@ -127,16 +133,6 @@ def _as_image(image: Any) -> Tensor:
             raise AfieldError(f"an image tensor has shape (3, H, W), not {tuple(image.shape)}")
         return _scaled(image)
     raise AfieldError(f"an image is a path, a PIL image, an array or a tensor, not {type(image).__name__}")
-
-
-def _read(path: Path) -> Tensor:
-    try:
-        with Image.open(path) as image:
-            return _from_pil(image)
-    except FileNotFoundError as error:
-        raise AfieldError(f"no file {path}") from error
-    except (UnidentifiedImageError, OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise UnreadableImageError(f"cannot read image {path}") from error
 
 
 def _from_pil(image: Image.Image) -> Tensor:

@@ -65,7 +65,7 @@ class FAROptions(MethodOptions):
     experts: bool = Field(True, description="a classifier a source reads pool(F) and teaches C")
     experts_shape_backbone: bool = Field(
         False,
-        description="the experts' cross-entropy trains the backbone too, which pulls F apart by domain (paper: yes)",
+        description="the experts' cross-entropy trains the backbone too; held-out sources did worse (paper: yes)",
     )
 
 
@@ -102,7 +102,7 @@ class FAR(Method):
             if options.gate == "conv"
             else GatedSelection(Gate(channels, kind, options.reduction, options.normalised_gate))
         )
-        # FR stays a plain sigmoid: R- = (1 - FR) R means nothing for a gate above 1, and no loss gains by closing it.
+        # FR stays a plain sigmoid, as in the paper: R- = (1 - FR) R means nothing for a gate above 1.
         self.fr = Gate(channels, kind, options.reduction)
         experts = [nn.Linear(self.pool.width, shape.num_classes) for _ in range(shape.num_sources)]
         self.experts = nn.ModuleList(experts) if options.experts else None

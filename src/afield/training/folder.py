@@ -40,3 +40,9 @@ class RunFolder:
         for file in (self.config, self.records, self.last, self.best):
             file.unlink(missing_ok=True)
         shutil.rmtree(self.tensorboard, ignore_errors=True)
+        self.sweep()
+
+    def sweep(self) -> None:
+        """Remove what a kill in the middle of a save has left half-written."""
+        for file in (self.config, self.records, self.last, self.best):
+            file.with_name(file.name + ".tmp").unlink(missing_ok=True)

@@ -199,6 +199,7 @@ class Loop:
             self._restore(checkpoint)
         except (RuntimeError, KeyError, TypeError, ValueError) as error:
             raise AfieldError(f"{self.folder.last} is damaged: its state does not fit its config") from error
+        self.folder.sweep()
         rewrite_records(self.folder.records, [r for r in records if r.get("step", 0) <= self.step])
 
     def _save(self, path: Path) -> None:
