@@ -8,13 +8,16 @@ from afield.networks import (
     ChannelGate,
     Classifier,
     ConvolutionSelection,
+    Experts,
     Gate,
     GatedSelection,
     NetworkOptions,
     Pool,
     SpatialGate,
+    classify_all,
     classify_aside,
 )
+from afield.networks.gates import SmallConvolution
 
 shapes = st.tuples(st.integers(1, 3), st.integers(1, 20), st.integers(1, 9), st.integers(1, 9))
 kinds = st.sampled_from(["both", "channel", "spatial"])
@@ -235,3 +238,58 @@ def test_a_frozen_classifier_passes_gradients_on_but_keeps_none(head):
     classify_aside(head, vectors).square().sum().backward()
     torch.testing.assert_close(vectors.grad, frozen)
     assert all(p.grad is not None for p in head.parameters())
+
+
+@pytest.mark.parametrize("size", [(8, 8), (7, 5), (2, 3), (1, 1)], ids=str)
+@pytest.mark.parametrize("kernel", [1, 3, 5])
+def test_a_small_convolution_is_a_convolution_and_so_are_its_gradients(size, kernel):
+    layer = SmallConvolution(3, 4, kernel, size).double()
+    assert layer.places is not None
+    maps = torch.randn(6, 3, *size, dtype=torch.double, requires_grad=True)
+    plain = torch.nn.functional.conv2d(maps, layer.weight, layer.bias, padding=kernel // 2)
+    torch.testing.assert_close(layer(maps), plain)
+    leaves = (maps, layer.weight, layer.bias)
+    ours, theirs = (torch.autograd.grad(y.square().sum(), leaves) for y in (layer(maps), plain))
+    torch.testing.assert_close(ours, theirs)
+
+
+def test_a_small_convolution_takes_maps_of_other_sizes_too():
+    layer = SmallConvolution(2, 1, 5, (8, 8))
+    maps = torch.randn(3, 2, 11, 6)
+    plain = torch.nn.functional.conv2d(maps, layer.weight, layer.bias, padding=2)
+    torch.testing.assert_close(layer(maps), plain)
+    assert SmallConvolution(2, 1, 5, (56, 56)).places is None
+    assert layer.state_dict().keys() == {"weight", "bias"}
+
+
+def test_experts_each_score_their_own_slice():
+    experts = Experts(3, 5, 4)
+    vectors = torch.randn(3, 7, 5)
+    for number, scores in enumerate(experts(vectors)):
+        torch.testing.assert_close(scores, vectors[number] @ experts.weight[number] + experts.bias[number])
+    assert experts.weight.abs().max() <= 5**-0.5
+
+
+@pytest.mark.parametrize("hidden", [(), (6,)])
+def test_classifying_several_kinds_at_once_equals_classifying_each(hidden):
+    classifier = Classifier(5, 3, NetworkOptions(hidden=hidden))
+    kinds = [torch.randn(4, 5) for _ in range(3)]
+    statistics = {name: value.clone() for name, value in classifier.named_buffers()}
+    together = classify_all(classifier, *kinds)
+    classifier.load_state_dict(statistics, strict=False)
+    torch.testing.assert_close(together[0], classifier(kinds[0]))
+    after = {name: value.clone() for name, value in classifier.named_buffers()}
+    for scores, vectors in zip(together[1:], kinds[1:], strict=True):
+        torch.testing.assert_close(scores, classifier(vectors))
+    classifier.load_state_dict(statistics, strict=False)
+    classify_all(classifier, *kinds)
+    # Only the vectors that inference sees move batch norm's running statistics.
+    assert all(torch.equal(value, after[name]) for name, value in classifier.named_buffers())
+
+
+def test_small_layers_stay_in_float32_under_autocast():
+    gate, classifier = Gate(16, size=(4, 4)), Classifier(16, 3, NetworkOptions())
+    with torch.autocast("cpu", torch.bfloat16):
+        assert gate(torch.randn(2, 16, 4, 4).bfloat16()).dtype == torch.float32
+        assert classifier(torch.randn(2, 16).bfloat16()).dtype == torch.float32
+        assert Experts(2, 4, 3)(torch.randn(2, 5, 4).bfloat16()).dtype == torch.float32

@@ -11,6 +11,7 @@ from afield.losses import (
     DualRankingEntropy,
     ExpertConsistency,
     MomentDistance,
+    class_imbalance,
     dual_ranking_entropy,
     entropy,
     expert_consistency,
@@ -225,3 +226,11 @@ def test_modules_compute_what_the_functions_do():
         assert MomentDistance()(values, has_target) == moment_distance(values, has_target)
     assert DualRankingEntropy()(*values) == dual_ranking_entropy(*values)
     assert ExpertConsistency()(values[0], values[1]) == expert_consistency(values[0], values[1])
+
+
+def test_class_imbalance_is_nothing_for_even_use_and_log_k_when_one_class_takes_all():
+    certain = 50 * torch.eye(4, dtype=torch.double)
+    assert class_imbalance(certain).item() == pytest.approx(0, abs=1e-9)
+    assert class_imbalance(certain[:1].expand(8, -1)).item() == pytest.approx(math.log(4))
+    assert class_imbalance(certain[:2]).item() == pytest.approx(math.log(2))
+    assert class_imbalance(torch.zeros(3, 4)).item() == pytest.approx(0, abs=1e-6)

@@ -58,6 +58,14 @@ def everything_in(root):
     return arrays
 
 
+def holds(array, labels):
+    """Whether an array is or contains these labels in a row."""
+    flat = array.ravel()
+    if flat.dtype.kind not in "iu" or len(flat) < len(labels):
+        return False
+    return bool((np.lib.stride_tricks.sliding_window_view(flat, len(labels)) == labels).all(axis=1).any())
+
+
 @pytest.mark.parametrize("kind", ["uda", "dg"])
 def test_nothing_training_sees_holds_the_labels_of_the_target(toy, kind):
     task, views = make_task(toy, kind, "night")
@@ -65,9 +73,9 @@ def test_nothing_training_sees_holds_the_labels_of_the_target(toy, kind):
     hidden = [toy["night"].train.labels, toy["night"].test.labels]
     for holder in (task, stream):
         found = everything_in(holder)
-        assert any(np.array_equal(array, toy["day"].train.labels) for array in found)
+        assert any(holds(array, toy["day"].train.labels) for array in found)
         assert not any(np.shares_memory(array, labels) for array in found for labels in hidden)
-        assert not any(np.array_equal(array, labels) for array in found for labels in hidden)
+        assert not any(holds(array, labels) for array in found for labels in hidden)
     assert np.array_equal(views.target.labels, toy["night"].test.labels)
 
 
@@ -199,9 +207,9 @@ def crops(image, shift):
 @pytest.mark.parametrize("flip", [False, True])
 def test_an_image_is_shifted_within_reach_and_mirrored_only_where_allowed(shift, flip):
     image = np.arange(12 * 12 * 3, dtype=np.uint16).reshape(12, 12, 3) % 251
-    copies = torch.from_numpy(np.stack([image.astype(np.uint8)] * 1500)).permute(0, 3, 1, 2)
-    results = augment(copies, Augmentation(shift, flip), torch.Generator().manual_seed(0))
-    results = [np.ascontiguousarray(result) for result in results.permute(0, 2, 3, 1).numpy()]
+    pool = torch.from_numpy(image.astype(np.uint8))[None]
+    picks = torch.zeros(1500, dtype=torch.int64)
+    results = augment(pool, picks, Augmentation(shift, flip), torch.Generator().manual_seed(0)).numpy()
     straight, mirrored = (crops(i.astype(np.uint8), shift) for i in (image, image[:, ::-1]))
     as_they_were = [straight[result.tobytes()] for result in results if result.tobytes() in straight]
     turned = [mirrored[result.tobytes()] for result in results if result.tobytes() in mirrored]
@@ -219,8 +227,8 @@ def test_streamed_batches_equal_those_of_resident_images(toy, monkeypatch, devic
     resident = BatchStream(task, 5, PLAIN, torch.device(device), 0)
     monkeypatch.setattr(batches, "fits", lambda size, device: False)
     streamed = BatchStream(task, 5, PLAIN, torch.device(device), 0)
-    assert {images.device.type for images in streamed.images} == {"cpu"}
-    assert {images.device.type for images in resident.images} == {device}
+    assert streamed.images.device.type == "cpu"
+    assert resident.images.device.type == device
     assert all(torch.equal(a, b) for a, b in zip(drawn(resident), drawn(streamed), strict=True))
 
 

@@ -120,6 +120,28 @@ def test_the_first_record_says_what_was_run(far_run, toy):
     assert (header["seed"], header["device"]) == (0, "cpu, 1 threads")
 
 
+def test_what_an_evaluation_says_without_labels_is_of_the_target_alone(far_run):
+    for line in evaluations(far_run.records):
+        (said,) = line["unlabelled"].values()
+        assert line["unlabelled"].keys() == line["oracle"].keys()
+        assert 0 <= said["entropy"] <= said["diversity"] <= math.log(3) + 1e-9
+
+
+def test_information_prefers_sure_and_varied_predictions():
+    def evaluation(step, entropy, diversity):
+        return {
+            "step": step,
+            "sources": {},
+            "oracle": {"t": {}},
+            "unlabelled": {"t": {"entropy": entropy, "diversity": diversity}},
+        }
+
+    blurred, one_class, sure = evaluation(1, 1.0, 1.1), evaluation(2, 0.0, 0.0), evaluation(3, 0.2, 1.0)
+    assert select([blurred, one_class, sure], "target-information") is sure
+    with pytest.raises(AfieldError, match="needs a target"):
+        select([{"oracle": {}, "unlabelled": {}}], "target-information")
+
+
 def test_an_evaluation_keeps_the_oracle_apart_and_counts_its_images(far_run):
     for line in evaluations(far_run.records):
         assert {name: result["n"] for name, result in line["sources"].items()} == {"day": 15, "dusk": 16, "fog": 17}

@@ -1,19 +1,24 @@
 """Balanced batches: as many images of every domain, one contiguous slice a domain, the target last.
 
 The images of a task live on the training device as uint8 when they fit there; otherwise they stay in host memory and
-each batch travels. Augmentation runs on the whole batch, on the device.
+each batch travels. Augmentation runs on the whole batch, on the device. With the images on the device a batch is drawn
+without the host, so that a CUDA graph can hold the drawing too.
 """
 
+import weakref
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from afield.domains import Augmentation, Task
 
 # Leaves room for the network, its gradients and its activations.
 SHARE_OF_FREE_MEMORY = 0.5
+# The host writes the picks of so many steps at a time; between two writes it has no part in drawing a batch.
+STEPS_OF_PICKS = 256
 
 
 @dataclass(frozen=True)
@@ -28,18 +33,20 @@ class Preprocessing:
 class Normalise(nn.Module):
     """Images to the network's input. A module, so that its constants move to the device once, not every step."""
 
-    mean: Tensor
-    std: Tensor
+    scale: Tensor
+    shift: Tensor
 
     def __init__(self, preprocessing: Preprocessing) -> None:
         super().__init__()
-        for name in ("mean", "std"):
-            self.register_buffer(name, torch.tensor(getattr(preprocessing, name)).view(1, 3, 1, 1), persistent=False)
+        mean, std = (torch.tensor(values).view(1, 3, 1, 1) for values in (preprocessing.mean, preprocessing.std))
+        self.register_buffer("scale", 1 / std, persistent=False)
+        self.register_buffer("shift", -mean / std, persistent=False)
 
     def forward(self, images: Tensor) -> Tensor:
         """(N, 3, H, W) uint8, or float in 0..1, to normalised float32; channels last in memory, which is faster."""
+        images = images.contiguous(memory_format=torch.channels_last)
         values = images.float() / 255 if images.dtype == torch.uint8 else images.float()
-        return ((values - self.mean) / self.std).contiguous(memory_format=torch.channels_last)
+        return torch.addcmul(self.shift, values, self.scale)
 
 
 @dataclass(frozen=True)
@@ -95,22 +102,45 @@ class BatchStream:
         self.seed = seed
         self.augmentation = task.augmentation if augment else Augmentation()
         arrays = [view.images for view in task.sources] + ([task.target.images] if task.target else [])
-        images = [torch.from_numpy(array).permute(0, 3, 1, 2).contiguous() for array in arrays]
-        home = device if fits(sum(i.nbytes for i in images), device) else torch.device("cpu")
-        self.images = [i.to(home) for i in images]
-        self.labels = [torch.from_numpy(view.labels).to(home) for view in task.sources]
+        self.home = device if fits(sum(array.nbytes for array in arrays), device) else torch.device("cpu")
+        # One pool, sources first, so that one index finds an image and, in the sources, its label.
+        self.images = torch.cat([place(array, self.home) for array in arrays])
+        self.labels = torch.cat([place(view.labels, self.home) for view in task.sources])
+        self.num_sources = len(task.sources)
+        self.sizes = [len(array) for array in arrays]
         self.step = 0
         self.noise = torch.Generator(device).manual_seed(_mix(seed, 0))
+        self._picks = torch.empty(STEPS_OF_PICKS, len(arrays) * per_domain, dtype=torch.int64, device=self.home)
+        self._picked_from: int | None = None
+        self._cursor = torch.zeros(1, dtype=torch.int64, device=self.home)
         self._orders: dict[int, tuple[int, Tensor]] = {}
 
     def next(self) -> Batch:
         """The batch of this step."""
-        picks = [self._pick(domain) for domain in range(len(self.images))]
-        images = torch.cat([pool[pick] for pool, pick in zip(self.images, picks, strict=True)])
-        labels = torch.cat([pool[pick] for pool, pick in zip(self.labels, picks, strict=False)])
-        images = augment(images.to(self.device, non_blocking=True), self.augmentation, self.noise)
+        self.prepare()
+        return self.draw()
+
+    def prepare(self) -> None:
+        """The host's part of a step: every so often, the picks of the next steps."""
+        if self._picked_from is None or self.step == self._picked_from + STEPS_OF_PICKS:
+            starts = [sum(self.sizes[:domain]) for domain in range(len(self.sizes))]
+            picks = [start + self._pick(domain) for domain, start in enumerate(starts)]
+            self._picks.copy_(torch.cat(picks, dim=1))
+            self._cursor.zero_()
+            self._picked_from = self.step
         self.step += 1
-        return Batch(self.normalise(images), labels.to(self.device, non_blocking=True), len(self.labels))
+
+    def draw(self) -> Batch:
+        """The device's part of a step. After `prepare`, and as often."""
+        picks = self._picks.index_select(0, self._cursor).squeeze(0)
+        self._cursor += 1
+        labels = self.labels[picks[: self.num_sources * self.per_domain]]
+        if self.home == self.device:
+            images = augment(self.images, picks, self.augmentation, self.noise)
+        else:
+            whole = torch.arange(len(picks), device=self.device)
+            images = augment(self.images[picks].to(self.device), whole, self.augmentation, self.noise)
+        return Batch(self.normalise(images.permute(0, 3, 1, 2)), labels.to(self.device), self.num_sources)
 
     def state_dict(self) -> dict[str, Any]:
         """All that a resumed stream needs to go on exactly where this one stands."""
@@ -119,46 +149,55 @@ class BatchStream:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where `state_dict` stood."""
         self.step = state["step"]
+        self._picked_from = None
         self.noise.set_state(state["noise"].cpu())
 
     def _pick(self, domain: int) -> Tensor:
-        """Indices of this step's images of a domain; a batch may span the end of an epoch and the start of the next."""
-        size = len(self.images[domain])
-        position, parts, missing = self.step * self.per_domain, [], self.per_domain
-        while missing:
-            epoch, offset = divmod(position, size)
-            part = self._order(domain, epoch)[offset : offset + missing]
-            parts.append(part)
-            position, missing = position + len(part), missing - len(part)
-        return torch.cat(parts)
+        """The images of a domain in the next steps, (steps, b); a batch may span the end of an epoch."""
+        position, stop, parts = self.step * self.per_domain, (self.step + STEPS_OF_PICKS) * self.per_domain, []
+        while position < stop:
+            epoch, offset = divmod(position, self.sizes[domain])
+            parts.append(self._order(domain, epoch)[offset : offset + stop - position])
+            position += len(parts[-1])
+        return torch.cat(parts).view(STEPS_OF_PICKS, self.per_domain)
 
     def _order(self, domain: int, epoch: int) -> Tensor:
         known = self._orders.get(domain)
         if known is None or known[0] != epoch:
             generator = torch.Generator().manual_seed(_mix(self.seed, 1 + domain, epoch))
-            order = torch.randperm(len(self.images[domain]), generator=generator).to(self.images[domain].device)
-            known = self._orders[domain] = (epoch, order)
+            known = self._orders[domain] = (epoch, torch.randperm(self.sizes[domain], generator=generator))
         return known[1]
 
 
-def augment(images: Tensor, augmentation: Augmentation, generator: torch.Generator) -> Tensor:
-    """Shift every image by its own random offset (edges repeat), and mirror half of them if flips are allowed."""
-    count, _, height, width = images.shape
-    device = images.device
-    rows = torch.arange(height, device=device).expand(count, -1)
-    columns = torch.arange(width, device=device).expand(count, -1)
+def augment(pool: Tensor, picks: Tensor, augmentation: Augmentation, generator: torch.Generator) -> Tensor:
+    """The picked images of a pool (N, H, W, 3), each shifted by its own random offset and, if allowed, half mirrored.
+
+    The edges of a shifted image repeat. Images are square.
+    """
+    device, count, side = pool.device, len(picks), pool.shape[1]
+    if not (augmentation.shift or augmentation.flip):
+        return pool[picks]
+    places = torch.arange(side, device=device).expand(2, count, side)
     if augmentation.flip:
         mirrored = torch.rand(count, 1, generator=generator, device=device) < 0.5
-        columns = torch.where(mirrored, width - 1 - columns, columns)
+        places = torch.stack((places[0], torch.where(mirrored, side - 1 - places[1], places[1])))
     if augmentation.shift:
         reach = augmentation.shift
         offsets = torch.randint(-reach, reach + 1, (2, count, 1), generator=generator, device=device)
-        rows, columns = (rows + offsets[0]).clamp(0, height - 1), (columns + offsets[1]).clamp(0, width - 1)
-    elif not augmentation.flip:
-        return images
-    image = torch.arange(count, device=device).view(-1, 1, 1, 1)
-    channel = torch.arange(3, device=device).view(1, -1, 1, 1)
-    return images[image, channel, rows[:, None, :, None], columns[:, None, None, :]]
+        places = (places + offsets).clamp(0, side - 1)
+    return pool[picks[:, None, None], places[0, :, :, None], places[1, :, None, :]]
+
+
+_placed: dict[tuple[int, torch.device], Tensor] = {}
+
+
+def place(array: NDArray[Any], device: torch.device) -> Tensor:
+    """An array on a device, kept there for as long as the array lives: many runs upload a domain once."""
+    key = id(array), device
+    if key not in _placed:
+        _placed[key] = torch.from_numpy(array).to(device)
+        weakref.finalize(array, _placed.pop, key, None)
+    return _placed[key]
 
 
 def fits(size: int, device: torch.device) -> bool:

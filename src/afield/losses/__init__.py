@@ -4,6 +4,7 @@ from afield.losses.consistency import ExpertConsistency, expert_consistency
 from afield.losses.moments import MomentDistance, moment_distance
 from afield.losses.ranking_entropy import (
     DualRankingEntropy,
+    class_imbalance,
     dual_ranking_entropy,
     entropy,
     ranking_entropy_minus,
@@ -15,6 +16,7 @@ __all__ = [
     "DualRankingEntropy",
     "ExpertConsistency",
     "MomentDistance",
+    "class_imbalance",
     "dual_ranking_entropy",
     "entropy",
     "expert_consistency",

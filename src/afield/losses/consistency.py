@@ -2,7 +2,7 @@
 
 from torch import Tensor, nn
 
-from afield.losses.precision import at_least_float32
+from afield.precision import at_least_float32
 
 
 def expert_consistency(student: Tensor, teacher: Tensor) -> Tensor:

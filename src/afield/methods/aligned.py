@@ -41,17 +41,16 @@ class Aligned(Method):
     def __init__(self, shape: Shape, options: AlignedOptions) -> None:
         super().__init__(shape, options)
         channels = self.map_shape[0]
-        gate = Gate(channels, "both", options.reduction, options.normalised_gate) if options.attention else None
-        self.fa = GatedSelection(gate) if gate else None
+        gate = Gate(channels, "both", options.reduction, options.normalised_gate, self.map_shape[1:])
+        self.fa = GatedSelection(gate) if options.attention else None
 
-    def features(self, images: Tensor) -> Tensor:
+    def selected(self, F: Tensor) -> Tensor:
         """The map that is aligned and classified."""
-        F: Tensor = self.backbone(images)
         return self.fa(F) if self.fa else F
 
-    def losses(self, batch: Batch) -> Losses:
+    def losses_of(self, F: Tensor, batch: Batch) -> Losses:
         """Cross-entropy over the sources, moment distance over all domains of the batch."""
-        features = self.features(batch.images)
+        features = self.selected(F)
         scores = self.classifier(self.pool(features[: batch.num_labelled]))
         pooled = batch.by_domain(features.mean(dim=(2, 3)))
         return {
@@ -61,7 +60,7 @@ class Aligned(Method):
 
     def forward(self, images: Tensor) -> Tensor:
         """Class scores of the aligned feature."""
-        scores: Tensor = self.classifier(self.pool(self.features(images)))
+        scores: Tensor = self.classifier(self.pool(self.selected(self.backbone(images))))
         return scores
 
     def inspect(self, images: Tensor) -> Inspection:

@@ -1,5 +1,6 @@
 """Baseline: all sources pooled, cross-entropy only. What every other method has to beat."""
 
+from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from afield.batches import Batch
@@ -11,6 +12,10 @@ from afield.methods.registry import register_method
 class Baseline(Method):
     """Supervised learning on the union of the sources. In UDA the target images of a batch are not looked at."""
 
-    def losses(self, batch: Batch) -> Losses:
-        """Cross-entropy over the labelled images."""
-        return {"classification": cross_entropy(self(batch.images[: batch.num_labelled]), batch.labels)}
+    def images(self, batch: Batch) -> Tensor:
+        """The labelled ones."""
+        return batch.images[: batch.num_labelled]
+
+    def losses_of(self, F: Tensor, batch: Batch) -> Losses:
+        """Cross-entropy."""
+        return {"classification": cross_entropy(self.classifier(self.pool(F)), batch.labels)}

@@ -17,15 +17,15 @@ run a second time.
 Where the default leaves the paper, the option that does so says why; the preset `far-paper` sets them all back.
 """
 
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
-import torch
 from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from afield.batches import Batch
 from afield.losses import (
+    class_imbalance,
     dual_ranking_entropy,
     expert_consistency,
     moment_distance,
@@ -35,7 +35,7 @@ from afield.losses import (
 )
 from afield.methods.method import Inspection, Losses, Method, MethodOptions, Shape, share
 from afield.methods.registry import register_method
-from afield.networks import ConvolutionSelection, Gate, GatedSelection, classify_aside
+from afield.networks import ConvolutionSelection, Experts, Gate, GatedSelection, classify_all, classify_aside
 
 
 class FAROptions(MethodOptions):
@@ -62,6 +62,12 @@ class FAROptions(MethodOptions):
     dre: Literal["dual", "plus", "minus", "unranked", "none"] = Field(
         "dual", description="which halves of the ranking entropy; 'unranked' compares with no reference"
     )
+    dre_reference: Literal["live", "detached"] = Field(
+        "live", description="whether E(C(f)), which the others are ranked against, is trained by the ranking too"
+    )
+    dre_balance: float = Field(
+        0.0, ge=0, description="weight, beside L+ and L-, of keeping all classes in use on the target (paper: 0)"
+    )
     experts: bool = Field(True, description="a classifier a source reads pool(F) and teaches C")
     experts_shape_backbone: bool = Field(
         False,
@@ -83,11 +89,22 @@ class Parts(NamedTuple):
         return self.R - self.R_plus
 
 
+class Seen(NamedTuple):
+    """What the network makes of images: the maps, pool(F), f+ and C's scores of f+, f and f-."""
+
+    parts: Parts
+    whole: Tensor
+    f_plus: Tensor
+    enhanced: Tensor
+    reference: Tensor
+    contaminated: Tensor
+
+
 @register_method("far", summary="feature alignment and restoration", reference="Jin et al. 2020")
 class FAR(Method):
     """Backbone, FA, FR, the shared classifier C and, in training, one expert a source."""
 
-    Options = FAROptions
+    Options: ClassVar[type[MethodOptions]] = FAROptions
     min_sources = 2
     ramped = frozenset({"align", "dre", "consistency"})
     training_only = frozenset({"experts"})
@@ -100,72 +117,79 @@ class FAR(Method):
         self.fa: nn.Module = (
             ConvolutionSelection(channels)
             if options.gate == "conv"
-            else GatedSelection(Gate(channels, kind, options.reduction, options.normalised_gate))
+            else GatedSelection(Gate(channels, kind, options.reduction, options.normalised_gate, self.map_shape[1:]))
         )
         # FR stays a plain sigmoid, as in the paper: R- = (1 - FR) R means nothing for a gate above 1.
-        self.fr = Gate(channels, kind, options.reduction)
-        experts = [nn.Linear(self.pool.width, shape.num_classes) for _ in range(shape.num_sources)]
-        self.experts = nn.ModuleList(experts) if options.experts else None
+        self.fr = Gate(channels, kind, options.reduction, size=self.map_shape[1:])
+        self.experts = Experts(shape.num_sources, self.pool.width, shape.num_classes) if options.experts else None
 
-    def parts(self, images: Tensor) -> Parts:
-        """F, A, R and R+ of a batch of images."""
-        F = self.backbone(images)
+    def parts(self, F: Tensor) -> Parts:
+        """F, A, R and R+ from a map F."""
         A = self.fa(F)
         R = F - A
         return Parts(F, A, R, self.fr(R) * R)
 
     def forward(self, images: Tensor) -> Tensor:
         """C(pool(A + R+))."""
-        parts = self.parts(images)
+        parts = self.parts(self.backbone(images))
         scores: Tensor = self.classifier(self.pool(parts.A + parts.R_plus))
         return scores
 
-    def losses(self, batch: Batch) -> Losses:
+    def see(self, F: Tensor) -> Seen:
+        """All that the losses need. Pooling is linear: three pooled maps make f, f+, f- and pool(F)."""
+        parts = self.parts(F)
+        f, r_plus, whole = self.pool(parts.A), self.pool(parts.R_plus), self.pool(parts.F)
+        f_plus, f_minus = f + r_plus, whole - r_plus
+        return Seen(parts, whole, f_plus, *classify_all(self.classifier, f_plus, f, f_minus))
+
+    def losses_of(self, F: Tensor, batch: Batch) -> Losses:
         """Classification on the sources; alignment and ranking entropy on all domains; consistency on the sources."""
-        parts, options, labelled = self.parts(batch.images), self.options, batch.num_labelled
-        f = self.pool(parts.A)
-        f_plus = f + self.pool(parts.R_plus)
-        enhanced = self.classifier(f_plus[:labelled])
+        return self.losses_seen(self.see(F), batch)
+
+    def losses_seen(self, seen: Seen, batch: Batch) -> Losses:
+        """The losses of what was seen of a batch."""
+        options, labelled = self.options, batch.num_labelled
+        enhanced = seen.enhanced[:labelled]
         losses = {"classification": cross_entropy(enhanced, batch.labels)}
         if options.aligned_classification_weight:
-            scores = classify_aside(self.classifier, f[:labelled])
-            losses["aligned"] = options.aligned_classification_weight * cross_entropy(scores, batch.labels)
-        losses["align"] = options.align_weight * self._alignment(parts, batch)
+            aligned = cross_entropy(seen.reference[:labelled], batch.labels)
+            losses["aligned"] = options.aligned_classification_weight * aligned
+        losses["align"] = options.align_weight * self._alignment(seen.parts, batch)
         if options.dre != "none":
-            losses["dre"] = options.dre_weight * self._ranking_entropy(parts)
+            ranking = self._ranking_entropy(seen)
+            if options.dre_balance and batch.has_target:
+                ranking = ranking + options.dre_balance * class_imbalance(seen.enhanced[labelled:])
+            losses["dre"] = options.dre_weight * ranking
         if self.experts is not None:
-            taught = self.teach(batch, parts.F)
+            taught = self.teach(batch, seen.whole)
             losses["experts"] = cross_entropy(taught, batch.labels)
             if options.routing == "selective":  # into C only
-                enhanced = classify_aside(self.classifier, f_plus[:labelled].detach())
+                enhanced = classify_aside(self.classifier, seen.f_plus.detach())[:labelled]
             losses["consistency"] = options.consistency_weight * expert_consistency(enhanced, taught)
         return losses
 
-    def teach(self, batch: Batch, F: Tensor) -> Tensor:
+    def teach(self, batch: Batch, whole: Tensor) -> Tensor:
         """Each expert's scores on its own source, (n_sources * b, classes)."""
         assert self.experts is not None
-        F = F if self.options.experts_shape_backbone else F.detach()
-        sources = batch.by_domain(self.pool(F[: batch.num_labelled]))
-        return torch.cat([expert(vectors) for expert, vectors in zip(self.experts, sources, strict=True)])
+        whole = whole if self.options.experts_shape_backbone else whole.detach()
+        scores: Tensor = self.experts(batch.by_domain(whole[: batch.num_labelled]))
+        return scores.flatten(0, 1)
 
     def _alignment(self, parts: Parts, batch: Batch) -> Tensor:
         """L_align of A averaged over all positions, whatever grid C reads; selective: into FA only."""
         A = self.fa(parts.F.detach()) if self.options.routing == "selective" else parts.A
         return moment_distance(batch.by_domain(A.mean(dim=(2, 3))), batch.has_target)
 
-    def _ranking_entropy(self, parts: Parts) -> Tensor:
+    def _ranking_entropy(self, seen: Seen) -> Tensor:
         """L_DRE, or the part of it an ablation keeps; selective: into FR only."""
-        selective = self.options.routing == "selective"
-        A, R, R_plus = parts.A, parts.R, parts.R_plus
-        if selective:
-            A, R = A.detach(), R.detach()
-            R_plus = self.fr(R) * R
-
-        def scores(features: Tensor) -> Tensor:
-            return classify_aside(self.classifier, features, frozen=selective)
-
-        f, r, r_plus = self.pool(A), self.pool(R), self.pool(R_plus)
-        reference, enhanced, contaminated = scores(f), scores(f + r_plus), scores(f + (r - r_plus))
+        enhanced, reference, contaminated = seen.enhanced, seen.reference, seen.contaminated
+        if self.options.routing == "selective":
+            R = seen.parts.R.detach()
+            f, r, r_plus = self.pool(seen.parts.A.detach()), self.pool(R), self.pool(self.fr(R) * R)
+            vectors = (f + r_plus, f, f + (r - r_plus))
+            enhanced, reference, contaminated = (classify_aside(self.classifier, v, frozen=True) for v in vectors)
+        if self.options.dre_reference == "detached":
+            reference = reference.detach()
         match self.options.dre:
             case "plus":
                 return ranking_entropy_plus(enhanced, reference)
@@ -177,7 +201,7 @@ class FAR(Method):
 
     def inspect(self, images: Tensor) -> Inspection:
         """Scores of C on F, A, A + R+ and A + R-, and what the two gates let through."""
-        parts = self.parts(images)
+        parts = self.parts(self.backbone(images))
         F, A, R, R_plus = parts
         maps = {"F": F, "A": A, "A+R+": A + R_plus, "A+R-": A + parts.R_minus}
         views = {name: self.classifier(self.pool(features)) for name, features in maps.items()}

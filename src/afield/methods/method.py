@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from afield.batches import Batch
 from afield.networks import Classifier, NetworkOptions, Pool, build_backbone, map_shape
+from afield.precision import at_least_float32
 
 Losses = dict[str, Tensor]
 
@@ -39,7 +40,8 @@ class Inspection:
 
 
 class Method(nn.Module):
-    """Base of all methods. A subclass builds its parts in `__init__` and overrides `losses` and `forward`.
+    """Base of all methods. A subclass builds its parts in `__init__` and overrides `losses_of` (or `losses`) and
+    `forward`.
 
     The base builds what every method has: `backbone` (image to map F), `pool` (map to vector) and `classifier`.
     """
@@ -63,6 +65,14 @@ class Method(nn.Module):
 
     def losses(self, batch: Batch) -> Losses:
         """Every loss by name, weighted; the loop sums them, and ramps up those that `ramped` names."""
+        return self.losses_of(at_least_float32(self.backbone(self.images(batch))), batch)
+
+    def images(self, batch: Batch) -> Tensor:
+        """The images of a batch that the method looks at: all of them."""
+        return batch.images
+
+    def losses_of(self, F: Tensor, batch: Batch) -> Losses:
+        """The losses from the maps F of those images. Apart from the backbone, so that it can be compiled."""
         raise NotImplementedError
 
     def forward(self, images: Tensor) -> Tensor:

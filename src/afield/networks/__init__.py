@@ -2,7 +2,7 @@
 
 from afield.networks.backbones import build_backbone, check_backbone, map_shape, normalisation
 from afield.networks.gates import ChannelGate, ConvolutionSelection, Gate, GatedSelection, GateKind, SpatialGate
-from afield.networks.heads import Classifier, Pool, classify_aside
+from afield.networks.heads import Classifier, Experts, Pool, classify_all, classify_aside
 from afield.networks.options import DIGIT_NETWORK, NetworkOptions
 
 __all__ = [
@@ -10,6 +10,7 @@ __all__ = [
     "ChannelGate",
     "Classifier",
     "ConvolutionSelection",
+    "Experts",
     "Gate",
     "GateKind",
     "GatedSelection",
@@ -18,6 +19,7 @@ __all__ = [
     "SpatialGate",
     "build_backbone",
     "check_backbone",
+    "classify_all",
     "classify_aside",
     "map_shape",
     "normalisation",

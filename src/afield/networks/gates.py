@@ -5,7 +5,11 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from afield.precision import in_float32
+
 GateKind = Literal["both", "channel", "spatial"]
+Size = tuple[int, int]
+MOST_POSITIONS = 64
 
 
 class ChannelGate(nn.Module):
@@ -18,8 +22,7 @@ class ChannelGate(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """Gate values in 0..1."""
-        values: Tensor = self.layers(features.mean(dim=(2, 3)))
-        return values[:, :, None, None]
+        return in_float32(self.layers, features.mean(dim=(2, 3)))[:, :, None, None]
 
 
 class SpatialGate(nn.Module):
@@ -29,21 +32,58 @@ class SpatialGate(nn.Module):
     kernels give the parameter count it states.
     """
 
-    def __init__(self, channels: int, reduction: int = 8, kernel: int = 5) -> None:
+    def __init__(self, channels: int, reduction: int = 8, kernel: int = 5, size: Size | None = None) -> None:
         super().__init__()
         hidden = max(1, channels // reduction)
         self.layers = nn.Sequential(
-            nn.Conv2d(2, hidden, kernel, padding=kernel // 2),
+            SmallConvolution(2, hidden, kernel, size),
             nn.ReLU(),
-            nn.Conv2d(hidden, 1, kernel, padding=kernel // 2),
+            SmallConvolution(hidden, 1, kernel, size),
             nn.Sigmoid(),
         )
 
     def forward(self, features: Tensor) -> Tensor:
         """Gate values in 0..1."""
         pooled = torch.stack((features.mean(dim=1), features.amax(dim=1)), dim=1)
-        values: Tensor = self.layers(pooled)
-        return values
+        return in_float32(self.layers, pooled)
+
+
+class SmallConvolution(nn.Conv2d):
+    """A convolution that keeps the map's size; on maps of the `size` it is told, if small, one matrix product.
+
+    With a few channels on a few positions, convolution kernels leave a GPU idle: FAR's gates took as long as a third
+    of its backbone. The matrix from all inputs to all outputs holds each weight wherever the kernel puts it.
+    """
+
+    places: Tensor | None
+
+    def __init__(self, inputs: int, outputs: int, kernel: int, size: Size | None = None) -> None:
+        super().__init__(inputs, outputs, kernel, padding=kernel // 2)
+        small = size is not None and size[0] * size[1] <= MOST_POSITIONS
+        places = weight_places(size, kernel) if size is not None and small else None
+        self.register_buffer("places", places, persistent=False)
+        self.size = size
+
+    def forward(self, maps: Tensor) -> Tensor:
+        """(B, inputs, H, W) to (B, outputs, H, W)."""
+        if self.places is None or self.bias is None or maps.shape[2:] != self.size:
+            return super().forward(maps)
+        positions = self.places.shape[1]
+        # (outputs, inputs, to, from); as a matrix, from (inputs, from) to (outputs, to).
+        matrix = (self.weight.flatten(2) @ self.places.flatten(1)).view(*self.weight.shape[:2], positions, positions)
+        matrix = matrix.permute(1, 3, 0, 2).reshape(self.in_channels * positions, -1)
+        moved: Tensor = (maps.flatten(1) @ matrix).view(-1, self.out_channels, *maps.shape[2:])
+        return moved + self.bias[:, None, None]
+
+
+def weight_places(size: Size, kernel: int) -> Tensor:
+    """(kernel * kernel, to, from): 1 where the output at `to` weighs the input at `from` by that weight, else 0."""
+    rows, columns = (torch.arange(side) for side in size)
+    row, column = (grid.flatten() for grid in torch.meshgrid(rows, columns, indexing="ij"))
+    down, across = (values[None, :] - values[:, None] + kernel // 2 for values in (row, column))
+    inside = (down >= 0) & (down < kernel) & (across >= 0) & (across < kernel)
+    weights = torch.arange(kernel * kernel).view(-1, 1, 1)
+    return ((weights == down * kernel + across) & inside).float()
 
 
 class Gate(nn.Module):
@@ -51,12 +91,20 @@ class Gate(nn.Module):
 
     `normalised` divides the channel gate by its mean over channels and the spatial gate by its mean over positions.
     The product's mean over the map is then 1: the gate can redistribute, but it can neither close nor open altogether.
+    `size` is the height and width of the maps it will mostly see, for speed alone.
     """
 
-    def __init__(self, channels: int, kind: GateKind = "both", reduction: int = 8, normalised: bool = False) -> None:
+    def __init__(
+        self,
+        channels: int,
+        kind: GateKind = "both",
+        reduction: int = 8,
+        normalised: bool = False,
+        size: Size | None = None,
+    ) -> None:
         super().__init__()
         self.channel = ChannelGate(channels, reduction) if kind != "spatial" else None
-        self.spatial = SpatialGate(channels, reduction) if kind != "channel" else None
+        self.spatial = SpatialGate(channels, reduction, size=size) if kind != "channel" else None
         self.normalised = normalised
 
     def forward(self, features: Tensor) -> Tensor:

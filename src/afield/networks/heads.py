@@ -1,9 +1,12 @@
 """From feature map to vector, and from vector to class scores."""
 
+import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn.functional import adaptive_avg_pool2d
 
 from afield.networks.options import NetworkOptions
+from afield.precision import in_float32
 
 GRID = {"pool": 1, "pool2": 2}
 
@@ -16,13 +19,17 @@ class Pool(nn.Module):
         channels, height, width = shape
         # A map smaller than the grid would be copied into its cells.
         rows, columns = (height, width) if kind == "flatten" else (min(GRID[kind], height), min(GRID[kind], width))
-        self.average = nn.Identity() if kind == "flatten" else nn.AdaptiveAvgPool2d((rows, columns))
+        self.grid = rows, columns
         self.width = channels * rows * columns
 
     def forward(self, features: Tensor) -> Tensor:
         """Average over the grid's cells and flatten."""
-        pooled: Tensor = self.average(features)
-        return pooled.flatten(1)
+        (rows, columns), (count, channels, height, width) = self.grid, features.shape
+        if height % rows or width % columns:
+            return adaptive_avg_pool2d(features, self.grid).flatten(1)
+        # Cells of one size are a mean over axes, whose gradient is a plain copy: several times faster.
+        cells = features.reshape(count, channels, rows, height // rows, columns, width // columns)
+        return cells.mean(dim=(3, 5)).flatten(1)
 
 
 class Classifier(nn.Sequential):
@@ -34,6 +41,38 @@ class Classifier(nn.Sequential):
             layers += [nn.Linear(inputs, width), nn.BatchNorm1d(width), nn.ReLU(), nn.Dropout(options.dropout)]
             inputs = width
         super().__init__(*layers, nn.Linear(inputs, num_classes))
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        """Class scores; without hidden layers, in float32."""
+        if len(self) == 1:
+            return in_float32(self[0], vectors)
+        scores: Tensor = super().forward(vectors)  # type: ignore[no-untyped-call]
+        return scores
+
+
+class Experts(nn.Module):
+    """A linear classifier for each source, all in one product."""
+
+    def __init__(self, count: int, inputs: int, num_classes: int) -> None:
+        super().__init__()
+        bound = inputs**-0.5  # as in nn.Linear
+        self.weight = nn.Parameter(torch.empty(count, inputs, num_classes).uniform_(-bound, bound))
+        self.bias = nn.Parameter(torch.empty(count, 1, num_classes).uniform_(-bound, bound))
+
+    def __len__(self) -> int:
+        return len(self.weight)
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        """(n, b, inputs), slice i for expert i, to scores (n, b, classes)."""
+        return in_float32(lambda v: torch.baddbmm(self.bias, v, self.weight), vectors)
+
+
+def classify_all(classifier: nn.Module, vectors: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
+    """Scores of the vectors the classifier will see at inference, and of others that it will not; all of one size."""
+    if any(True for _ in classifier.buffers()):  # batch norm: each kind of vectors has its own statistics
+        return classifier(vectors), *(classify_aside(classifier, aside) for aside in others)
+    scores: Tensor = classifier(torch.cat((vectors, *others)))
+    return scores.chunk(1 + len(others))
 
 
 def classify_aside(classifier: nn.Module, vectors: Tensor, *, frozen: bool = False) -> Tensor:

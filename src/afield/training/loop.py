@@ -1,5 +1,6 @@
 """The training loop, on Lightning Fabric: it steps, evaluates, records and saves, and does not know the method."""
 
+import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,14 +11,12 @@ from typing import Any, Literal
 import tomli_w
 import torch
 from lightning.fabric import Fabric
-from torch import Tensor
-from torch.nn.utils import clip_grad_norm_
 
 from afield.batches import BatchStream, Preprocessing
 from afield.domains import EvaluationViews, Task
 from afield.errors import AfieldError
 from afield.files import write_whole
-from afield.methods import Losses, Method
+from afield.methods import Method
 from afield.records import Record, append_record, evaluations, read_records, rewrite_records
 from afield.selection import select
 from afield.training.checkpoint import (
@@ -33,9 +32,12 @@ from afield.training.folder import RunFolder
 from afield.training.options import TrainingOptions
 from afield.training.progress import STEPS_BETWEEN_UPDATES, RunProgress
 from afield.training.schedules import adaptation_weight, learning_rate
+from afield.training.step import TrainingStep
 from afield.training.tensorboard import Board
 
 PRECISIONS: dict[str, Literal["32-true", "bf16-mixed"]] = {"fp32": "32-true", "bf16": "bf16-mixed"}
+# Fabric announces the precision of every run, which its config says already.
+logging.getLogger("lightning.fabric").setLevel(logging.WARNING)
 # On a GPU, asking whether a loss is finite waits for it; so ask now and then, and always before saving anything.
 STEPS_BETWEEN_HEALTH_CHECKS = 25
 
@@ -62,18 +64,14 @@ class Loop:
         self.fabric = Fabric(accelerator=accelerator(options), devices=1, precision=PRECISIONS[options.precision])
         self.device = self.fabric.device
         self.method = plan.method.to(self.device).to(memory_format=torch.channels_last)
-        self.optimiser = torch.optim.SGD(
-            self.method.parameters(), lr=options.lr, momentum=options.momentum, weight_decay=options.weight_decay
-        )
         self.stream = BatchStream(
             plan.task, options.batch_size, plan.preprocessing, self.device, options.seed, options.augment
         )
+        self.training = TrainingStep(self.method, self.stream, options, self.fabric)
         self.evaluator = Evaluator(plan.views, plan.preprocessing, self.device)
         self.step = 0
         self.saved_step = 0
         self.seconds = 0.0
-        self.loss_sums: dict[str, Tensor] = {}
-        self.healthy = torch.ones((), dtype=torch.bool, device=self.device)
 
     @property
     def ended(self) -> bool:
@@ -87,15 +85,15 @@ class Loop:
         progress = RunProgress(self.plan.title, self.options.steps, self.step, self.shown)
         with progress, Board(self.folder.tensorboard, self.step) as board:
             while self.step < self.options.steps:
-                losses = self._train_step()
+                self._train_step()
                 if self._at(STEPS_BETWEEN_HEALTH_CHECKS) or self.device.type == "cpu":
-                    self._check_health(losses)
+                    self._check_health()
                 if progress.watched and self._at(STEPS_BETWEEN_UPDATES):
-                    progress.update(self.step, losses)
+                    progress.update(self.step, self.training.losses)
                 self.seconds = time.perf_counter() - started
                 due = self._at(self.options.evaluate_every), self._at(self.options.checkpoint_every)
                 if any(due):
-                    self._check_health(losses, deep=True)
+                    self._check_health(deep=True)
                 if due[0]:
                     history.append(self._evaluate())
                     progress.evaluated(history[-1])
@@ -111,38 +109,15 @@ class Loop:
         """Whether something done every so many steps is due; at the last step everything is."""
         return self.step % every == 0 or self.step == self.options.steps
 
-    def _train_step(self) -> Losses:
-        self.method.train()
-        for group in self.optimiser.param_groups:
-            group["lr"] = learning_rate(self.options, self.step)
-        batch = self.stream.next()
-        with self.fabric.autocast():
-            losses: Losses = self.method.update(batch, self._descend)
-        for name, value in losses.items():
-            self.loss_sums[name] = self.loss_sums.get(name, 0.0) + value.detach().double()
+    def _train_step(self) -> None:
+        self.training()
         self.step += 1
-        return losses
 
-    def _descend(self, losses: Losses) -> None:
-        """Sum, with the ramped losses at this step's weight; backpropagate; clip; step."""
-        weight = adaptation_weight(self.options, self.step)
-        ramped = self.method.ramped
-        total = torch.stack([weight * value if name in ramped else value for name, value in losses.items()]).sum()
-        self.healthy &= total.detach().isfinite()
-        self.optimiser.zero_grad(set_to_none=True)
-        with torch.autocast(self.device.type, enabled=False):
-            self.fabric.backward(total)
-        if self.options.clip_norm:
-            clip_grad_norm_(self.method.parameters(), self.options.clip_norm)
-        self.optimiser.step()
-        # Autocast keeps the weights it has cast; a second forward pass of this step must not see the old ones.
-        torch.clear_autocast_cache()
-
-    def _check_health(self, losses: Losses, deep: bool = False) -> None:
+    def _check_health(self, deep: bool = False) -> None:
         """Stop on a loss, or (deep) a parameter, that is not a finite number, before anything of it is saved."""
-        if bool(self.healthy) and not (deep and _broken(self.method)):
+        if bool(self.training.healthy) and not (deep and _broken(self.method)):
             return
-        culprits = ", ".join(name for name, value in losses.items() if not value.isfinite())
+        culprits = ", ".join(name for name, value in self.training.losses.items() if not value.isfinite())
         raise self._diverged(culprits or "the weights")
 
     def _diverged(self, culprits: str) -> AfieldError:
@@ -157,11 +132,11 @@ class Loop:
             "event": "evaluation",
             "step": self.step,
             **self.evaluator(self.method),
-            "losses": {name: value.item() / count for name, value in self.loss_sums.items()},
+            "losses": {name: value / count for name, value in self.training.loss_sums.items()},
             "lr": learning_rate(self.options, self.step - 1),
             "adaptation_weight": adaptation_weight(self.options, self.step - 1),
         }
-        self.loss_sums = {}
+        self.training.clear_sums()
         try:
             append_record(self.folder.records, record)
         except ValueError as error:
@@ -206,10 +181,10 @@ class Loop:
         plan = self.plan
         state = {
             "model": self.method.state_dict(),
-            "optimiser": self.optimiser.state_dict(),
+            "optimiser": self.training.optimiser.state_dict(),
             "stream": self.stream.state_dict(),
             "generators": generator_states(self.device),
-            "loss_sums": self.loss_sums,
+            "loss_sums": self.training.loss_sums,
             "seconds": self.seconds,
         }
         sources = tuple(view.name for view in plan.task.sources)
@@ -224,9 +199,8 @@ class Loop:
         self.step = self.saved_step = checkpoint.step
         self.seconds = state["seconds"]
         self.method.load_state_dict(state["model"])
-        self.optimiser.load_state_dict(optimiser_state(state["optimiser"]))
+        self.training.restore(self.step, optimiser_state(state["optimiser"]), state["loss_sums"])
         self.stream.load_state_dict(state["stream"])
-        self.loss_sums = {name: value.to(self.device) for name, value in state["loss_sums"].items()}
         restore_generators(state["generators"], self.device)
 
 

@@ -17,13 +17,17 @@ class TrainingOptions(BaseModel):
     weight_decay: float = Field(5e-4, ge=0)
     schedule: Literal["cosine", "constant"] = Field("cosine", description="of the learning rate after warm-up")
     warmup_steps: int = Field(0, ge=0, description="steps over which the learning rate rises to lr")
-    ramp: Literal["dann", "constant"] = Field(
-        "dann", description="adaptation weights rise from 0 by DANN's schedule, or stand from the first step"
+    ramp: Literal["dann", "linear", "constant"] = Field(
+        "dann", description="adaptation weights rise from 0 by DANN's schedule or evenly, or stand from the first step"
     )
     clip_norm: float = Field(0.0, ge=0, description="largest norm of the gradient; 0 does not clip")
     augment: bool = Field(True, description="random shifts, and flips where the data allows them")
     precision: Literal["fp32", "bf16"] = "fp32"
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    step: Literal["auto", "eager", "graph", "compiled"] = Field(
+        "auto",
+        description="how a step runs: 'graph' replays a recording, 'compiled' fuses first; auto: graph on a GPU",
+    )
     evaluate_every: int = Field(100, ge=1, description="steps between evaluations; the last step is always one")
     checkpoint_every: int = Field(100, ge=1, description="steps between checkpoints; the last step is always one")
     seed: int = Field(0, ge=0, lt=2**31)

@@ -1,0 +1,142 @@
+"""How long a training step takes, method by method, beside the baseline's step in the same run.
+
+    python benchmarks/step_time.py [--methods far,baseline] [--ways graph,compiled] [--precision bf16] [--json FILE]
+
+The step is the whole of it: drawing and augmenting the batch, forward, backward and update, over images that live on
+the device. Images are noise: what is in them does not change the time. Prints milliseconds a step (the median of
+several repeats), images a second, and the ratio to the baseline's step done the same way. Note that in UDA the
+baseline looks at the labelled images alone; `images` says how many each method looks at in a step.
+"""
+
+import argparse
+import json
+import statistics
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from lightning.fabric import Fabric
+
+from afield import list_methods
+from afield.batches import BatchStream, Preprocessing
+from afield.catalogue import create_method
+from afield.domains import Augmentation, Domain, DomainSet, Split, make_task
+from afield.training.loop import PRECISIONS, best_device
+from afield.training.options import TrainingOptions
+from afield.training.step import TrainingStep
+
+REPEATS = 5
+DOMAINS = ("a", "b", "c", "d", "target")
+
+
+@dataclass(frozen=True)
+class Timing:
+    """One row of the table."""
+
+    method: str
+    way: str
+    milliseconds: float
+    images: int
+    ratio: float
+    """To the baseline's step, done the same way."""
+
+    @property
+    def images_a_second(self) -> float:
+        """How many images training looks at in a second."""
+        return 1000 * self.images / self.milliseconds
+
+
+def noise_domains(size: int, count: int = 4000) -> DomainSet:
+    """Five domains of noise."""
+    rng = np.random.default_rng(0)
+
+    def split(n: int) -> Split:
+        return Split(rng.integers(0, 256, (n, size, size, 3), dtype=np.uint8), rng.integers(0, 10, n))
+
+    classes = tuple(map(str, range(10)))
+    return DomainSet(
+        "noise", classes, {n: Domain(n, split(count), split(1), "noise") for n in DOMAINS}, Augmentation(2)
+    )
+
+
+def make_step(method: str, way: str, data: DomainSet, arguments: argparse.Namespace) -> TrainingStep:
+    """A training step over the noise, as a run would take it."""
+    fabric = Fabric(accelerator=best_device().type, devices=1, precision=PRECISIONS[arguments.precision])
+    device = fabric.device
+    options = TrainingOptions(steps=100_000, batch_size=arguments.batch, precision=arguments.precision, step=way)
+    task, _ = make_task(data, "uda", "target")
+    network = {"width": arguments.width, "pool": arguments.pool}
+    built = create_method(method, num_classes=10, num_sources=len(task.sources), network=network)
+    built = built.to(device).to(memory_format=torch.channels_last)
+    half = (0.5, 0.5, 0.5)
+    stream = BatchStream(task, options.batch_size, Preprocessing(data.image_size, half, half), device, seed=0)
+    return TrainingStep(built, stream, options, fabric)
+
+
+def milliseconds(step: TrainingStep, steps: int) -> float:
+    """The median over repeats of so many steps, after a warm-up."""
+    for _ in range(max(5, steps // 10)):
+        step()
+    times = []
+    for _ in range(REPEATS):
+        synchronise()
+        started = time.perf_counter()
+        for _ in range(steps):
+            step()
+        synchronise()
+        times.append(1000 * (time.perf_counter() - started) / steps)
+    return statistics.median(times)
+
+
+def synchronise() -> None:
+    """Wait for the GPU, where there is one."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def images_seen(method: str, arguments: argparse.Namespace) -> int:
+    """Images a step looks at: the baseline leaves the target's out."""
+    return arguments.batch * (len(DOMAINS) - (method == "baseline"))
+
+
+def main() -> None:
+    """Time every method every way, and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    on_gpu = torch.cuda.is_available()
+    parser.add_argument("--methods", default=",".join(list_methods()), help="comma-separated; default: all")
+    parser.add_argument("--ways", default="graph" if on_gpu else "eager", help="eager, graph, compiled")
+    parser.add_argument("--precision", choices=PRECISIONS, default="bf16" if on_gpu else "fp32")
+    parser.add_argument("--batch", type=int, default=64, help="images a domain")
+    parser.add_argument("--size", type=int, default=32, help="of an image")
+    parser.add_argument("--width", type=int, default=64, help="of the digit network")
+    parser.add_argument("--pool", default="pool2")
+    parser.add_argument("--steps", type=int, default=500 if on_gpu else 5, help="of one repeat")
+    parser.add_argument("--json", type=Path, help="append the rows to this file")
+    arguments = parser.parse_args()
+    data = noise_domains(arguments.size)
+    methods = [m for m in arguments.methods.split(",") if m != "baseline"]
+    device = torch.cuda.get_device_name() if on_gpu else f"cpu, {torch.get_num_threads()} threads"
+    print(f"{device}, torch {torch.__version__}, {arguments.precision}, 5 x {arguments.batch} images of "
+          f"{arguments.size} x {arguments.size}, digit network of width {arguments.width}")  # fmt: skip
+    print(f"{'method':24}{'way':>10}{'ms/step':>10}{'images':>8}{'images/s':>12}{'/baseline':>11}")
+    for way in arguments.ways.split(","):
+        reference = None
+        for method in ("baseline", *methods):
+            taken = milliseconds(make_step(method, way, data, arguments), arguments.steps)
+            reference = reference or taken
+            row = Timing(method, way, taken, images_seen(method, arguments), taken / reference)
+            print(
+                f"{row.method:24}{row.way:>10}{row.milliseconds:>10.3f}{row.images:>8}{row.images_a_second:>12,.0f}{row.ratio:>11.2f}",
+                flush=True,
+            )
+            if arguments.json:
+                settings = {k: v for k, v in vars(arguments).items() if k not in ("json", "methods", "ways")}
+                line = {**asdict(row), **settings, "device": device, "torch": torch.__version__}
+                with arguments.json.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(line) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,149 @@
+"""One optimiser step: draw a batch, compute the losses, backpropagate, update.
+
+After the host has prepared the batch stream, a step is operations on the device alone; its learning rate and its
+adaptation weight come from tables there. So it can run in three ways that give the same losses: `eager`; as a `graph`,
+recorded once on a GPU and replayed without the host; or `compiled`, where torch.compile fuses the small operations of
+the losses and a GPU then records the result as a graph.
+"""
+
+from typing import Any
+
+import torch
+from lightning.fabric import Fabric
+from torch import Tensor
+from torch.nn.utils import clip_grad_norm_
+
+from afield.batches import BatchStream
+from afield.methods import Losses, Method
+from afield.training.options import TrainingOptions
+from afield.training.schedules import adaptation_weight, learning_rate
+
+# Real steps, run eagerly: libraries choose their kernels and the optimiser makes its state before a graph is recorded.
+STEPS_BEFORE_RECORDING = 3
+
+
+class TrainingStep:
+    """Everything a step changes: the method's weights, the optimiser, the stream, the sums of the losses."""
+
+    def __init__(self, method: Method, stream: BatchStream, options: TrainingOptions, fabric: Fabric) -> None:
+        self.method, self.stream, self.options, self.fabric = method, stream, options, fabric
+        self.device = fabric.device
+        on_gpu = self.device.type == "cuda" and stream.home == self.device
+        kind = ("graph" if on_gpu else "eager") if options.step == "auto" else options.step
+        self.recorded = on_gpu and kind != "eager"
+        # Batches have one shape: worth trying which convolution kernels are fastest for it.
+        torch.backends.cudnn.benchmark = True
+        if kind == "compiled":
+            compile_losses(method)
+        rates = [(learning_rate(options, s), adaptation_weight(options, s)) for s in range(options.steps)]
+        self.rates = torch.tensor(rates, device=self.device)
+        self.clock = torch.zeros(1, dtype=torch.int64, device=self.device)
+        self.lr, self.weight = (torch.zeros((), device=self.device) for _ in range(2))
+        self.optimiser = torch.optim.SGD(
+            method.parameters(),
+            lr=self.lr,
+            momentum=options.momentum,
+            weight_decay=options.weight_decay,
+            fused=True,
+        )
+        self.names: list[str] = []
+        self.values = self.sums = torch.zeros(0, device=self.device)
+        self.healthy = torch.ones((), dtype=torch.bool, device=self.device)
+        self.graph: torch.cuda.CUDAGraph | None = None
+        self.calls = 0
+
+    def __call__(self) -> None:
+        """Take one step. The losses are then in `losses`, until the next one."""
+        self.stream.prepare()
+        if self.recorded and self.graph is None and self.calls == STEPS_BEFORE_RECORDING:
+            self._record()
+        if self.graph is not None:
+            self.graph.replay()
+        elif self.recorded:
+            self._warm_up()
+        else:
+            self._step()
+        self.calls += 1
+
+    @property
+    def losses(self) -> Losses:
+        """The losses of the last step."""
+        return dict(zip(self.names, self.values, strict=True))
+
+    @property
+    def loss_sums(self) -> dict[str, float]:
+        """The losses summed since they were last cleared."""
+        return dict(zip(self.names, self.sums.tolist(), strict=True))
+
+    def clear_sums(self) -> None:
+        """Begin a new sum. In place: a recorded graph adds to this very tensor."""
+        self.sums.zero_()
+
+    def restore(self, step: int, optimiser: dict[str, Any], loss_sums: dict[str, float]) -> None:
+        """Go on at a step. The method's and the stream's states are restored by their own means."""
+        self.optimiser.load_state_dict(optimiser)
+        for parameter, state in self.optimiser.state.items():
+            # The fused update walks memory: its buffers must lie as their parameters do.
+            state["momentum_buffer"] = torch.empty_like(parameter).copy_(state["momentum_buffer"])
+        self.clock.fill_(step)
+        self.names = list(loss_sums)
+        self.sums = torch.tensor(list(loss_sums.values()), dtype=torch.float64, device=self.device)
+        for group in self.optimiser.param_groups:
+            group["lr"] = self.lr
+
+    def _step(self) -> None:
+        rates = self.rates.index_select(0, self.clock).squeeze(0)
+        self.clock += 1
+        self.lr.copy_(rates[0])
+        self.weight.copy_(rates[1])
+        self.method.train()
+        with self.fabric.autocast():
+            losses = self.method.update(self.stream.draw(), self._descend)
+        if list(losses) != self.names or not len(self.sums):
+            self.names = list(losses)
+            self.sums = torch.zeros(len(losses), dtype=torch.float64, device=self.device)
+        self.values = torch.stack([value.detach().float() for value in losses.values()])
+        self.sums += self.values
+
+    def _descend(self, losses: Losses) -> None:
+        """Sum, with the ramped losses at this step's weight; backpropagate; clip; update."""
+        terms: list[Tensor] = []
+        for ramped in (False, True):
+            values = [value for name, value in losses.items() if (name in self.method.ramped) == ramped]
+            if values:
+                terms.append(torch.stack(values).sum() * (self.weight if ramped else 1))
+        total = torch.stack(terms).sum()
+        self.healthy &= total.detach().isfinite()
+        self.optimiser.zero_grad(set_to_none=True)
+        with torch.autocast(self.device.type, enabled=False):
+            self.fabric.backward(total)
+        if self.options.clip_norm:
+            clip_grad_norm_(self.method.parameters(), self.options.clip_norm)
+        self.optimiser.step()
+        # Autocast keeps the weights it has cast; a second forward pass of this step must not see the old ones.
+        torch.clear_autocast_cache()
+
+    def _warm_up(self) -> None:
+        """A step on a stream of its own, as PyTorch asks for before recording."""
+        side: torch.cuda.Stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+        side.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(side):
+            self._step()
+        torch.cuda.current_stream(self.device).wait_stream(side)
+
+    def _record(self) -> None:
+        """Record the step; recording runs nothing."""
+        graph = torch.cuda.CUDAGraph()
+        graph.register_generator_state(self.stream.noise)
+        with torch.cuda.graph(graph):
+            self._step()
+        self.graph = graph
+
+
+def compile_losses(method: Method) -> None:
+    """Let torch.compile fuse what follows the backbone; all of it, where a method has its own way to its losses."""
+    # Every method and set of options is a version of the same function; after so many, none would be compiled any more.
+    torch._dynamo.config.recompile_limit = 1000
+    name = "losses_of" if type(method).losses is Method.losses else "losses"
+    # The instance's attribute hides the class's function.
+    setattr(method, name, torch.compile(getattr(method, name), dynamic=False))

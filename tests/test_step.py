@@ -1,0 +1,51 @@
+"""A step gives the same losses however it runs: eagerly, recorded as a CUDA graph, or compiled."""
+
+import pytest
+import torch
+
+from afield.records import evaluations
+
+on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+def losses_of_20_steps(train_toy, folder, method, way, device):
+    # A small rate: rounding differs between the ways, and a large one makes chaos of it.
+    settings = {"training.step": way, "training.device": device, "training.evaluate_every": 1, "training.lr": 0.005}
+    run = train_toy(folder / way, method, steps=20, settings=settings)
+    return [list(record["losses"].values()) for record in evaluations(run.records)]
+
+
+@pytest.mark.parametrize("method", ["far"])
+def test_a_compiled_step_equals_the_eager_one(train_toy, tmp_path, method):
+    eager, compiled = (losses_of_20_steps(train_toy, tmp_path, method, way, "cpu") for way in ("eager", "compiled"))
+    torch.testing.assert_close(torch.tensor(compiled), torch.tensor(eager), rtol=1e-4, atol=1e-5)
+
+
+@on_gpu
+@pytest.mark.parametrize("way", ["graph", "compiled"])
+@pytest.mark.parametrize("method", ["baseline", "baseline-align", "baseline-att-align", "far"])
+def test_a_recorded_step_equals_the_eager_one(train_toy, tmp_path, method, way):
+    eager, recorded = (losses_of_20_steps(train_toy, tmp_path, method, name, "cuda") for name in ("eager", way))
+    torch.testing.assert_close(torch.tensor(recorded), torch.tensor(eager), rtol=1e-2, atol=1e-3)
+
+
+@on_gpu
+def test_a_recorded_run_killed_and_resumed_goes_on(train_toy, tmp_path, monkeypatch):
+    from afield.training.loop import Loop
+
+    settings = {"training.step": "graph", "training.device": "cuda", "training.evaluate_every": 1}
+    unbroken = train_toy(tmp_path / "unbroken", steps=20, settings=settings)
+    step = Loop._train_step
+
+    def killed(loop):
+        if loop.step == 13:
+            raise KeyboardInterrupt
+        step(loop)
+
+    monkeypatch.setattr(Loop, "_train_step", killed)
+    with pytest.raises(KeyboardInterrupt):
+        train_toy(tmp_path / "killed", steps=20, settings=settings)
+    monkeypatch.setattr(Loop, "_train_step", step)
+    resumed = train_toy(tmp_path / "killed", steps=20, settings=settings, resume=True)
+    for one, other in zip(evaluations(unbroken.records), evaluations(resumed.records), strict=True):
+        assert other["losses"] == pytest.approx(one["losses"], rel=1e-2, abs=1e-3)
