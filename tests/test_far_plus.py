@@ -1,0 +1,92 @@
+"""FAR+: what it adds to FAR's losses, by hand; and strong views."""
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from afield.batches import Batch
+from afield.methods import far_plus
+from afield.methods.far_plus import class_distance
+from afield.strong_views import strong_view
+from test_far import PER_DOMAIN, SOURCES, build, by_hand, classify, make_batch
+
+LABELLED = SOURCES * PER_DOMAIN
+
+
+@pytest.fixture
+def known_views(monkeypatch):
+    """Strong views that can be made again: the negatives."""
+    monkeypatch.setattr(far_plus, "strong_view", lambda images: -images)
+
+
+@pytest.mark.parametrize("threshold", [0.0, 0.3, 0.99])
+def test_confident_predictions_on_plain_images_are_the_labels_of_their_strong_views(known_views, threshold):
+    method, batch = build("far+", threshold=threshold, self_training_weight=2.0), make_batch()
+    target = batch.images[LABELLED:]
+    _, A, R_plus, _ = by_hand(method, torch.cat((batch.images, -target)))
+    scores = classify(method, A + R_plus)
+    plain, strong = scores[LABELLED : LABELLED + PER_DOMAIN], scores[LABELLED + PER_DOMAIN :]
+    confidence, labels = plain.softmax(dim=1).max(dim=1)
+    believed = (confidence >= threshold).double()
+    expected = 2 * (believed * cross_entropy(strong, labels, reduction="none")).sum() / PER_DOMAIN
+    torch.testing.assert_close(method.losses(batch)["self_training"], expected)
+
+
+def test_labels_are_not_taught_by_those_who_learn_from_them(known_views):
+    method, batch = build("far+", threshold=0.0), make_batch()
+    images = batch.images.clone().requires_grad_()
+    method.eval()  # in training, batch norm ties every image to every other
+    method.losses(Batch(images, batch.labels, SOURCES))["self_training"].backward()
+    method.train()
+    by_view = torch.autograd.grad(
+        cross_entropy(method.eval()(-images[LABELLED:]), method(images[LABELLED:]).argmax(dim=1)), images
+    )[0]
+    torch.testing.assert_close(images.grad, by_view)
+
+
+def test_far_plus_keeps_fars_own_losses(known_views):
+    batch = make_batch()
+    far, plus = build("far"), build("far+", strong="none", self_training_weight=0.0)
+    plus.load_state_dict(far.state_dict())
+    losses, more = far.losses(batch), plus.losses(batch)
+    assert more.keys() - losses.keys() == {"self_training"}
+    for name, value in losses.items():
+        torch.testing.assert_close(more[name], value)
+
+
+def test_the_classes_means_are_compared_class_by_class():
+    A = torch.zeros(4, 2, 1, 1)
+    A[0, :, 0, 0], A[1, :, 0, 0] = torch.tensor([3.0, 0.0]), torch.tensor([0.0, 4.0])
+    batch = Batch(torch.zeros(4, 3, 1, 1), torch.tensor([0, 1]), 1)
+    beliefs = torch.eye(2)
+    # The target's images of both classes are at the origin; each class is half of what is believed.
+    assert class_distance(A, beliefs, batch).item() == pytest.approx((3 + 4) / 2, rel=1e-4)
+    A[2:] = A[:2]
+    assert class_distance(A, beliefs, batch).item() == pytest.approx(0, abs=1e-4)
+
+
+def test_strong_views_differ_follow_the_seed_and_keep_the_shape():
+    images = torch.rand(8, 3, 16, 16) * 2 - 1
+
+    def views(seed):
+        torch.manual_seed(seed)
+        return strong_view(images)
+
+    assert views(0).shape == images.shape
+    assert views(0).isfinite().all()
+    assert torch.equal(views(0), views(0))
+    assert not torch.equal(views(0), views(1))
+    assert all(not torch.allclose(view, image) for view, image in zip(views(0), images, strict=True))
+
+
+def test_about_half_of_the_strong_views_are_inverted():
+    torch.manual_seed(0)
+    ramp = torch.linspace(-1, 1, 32).expand(400, 3, 32, 32)  # darker to the left
+    views = strong_view(ramp.contiguous())
+    rising = (views[..., 16:].mean(dim=(1, 2, 3)) > views[..., :16].mean(dim=(1, 2, 3))).float().mean()
+    assert 0.4 < rising < 0.6
+
+
+def test_far_plus_asks_for_a_target(train_toy, tmp_path):
+    with pytest.raises(Exception, match="needs target images"):
+        train_toy(tmp_path / "run", "far+", task="dg")
