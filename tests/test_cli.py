@@ -258,7 +258,7 @@ def test_the_demo_compares_baseline_and_far_and_draws_them(tmp_path):
     assert columns["method"] == ["baseline", "far"]
     assert columns["selector"] == ["last", "last"]
     accuracies = [100 * run.accuracy["street"] for run in result.runs["far"]]
-    spread = f"{np.mean(accuracies):.1f} +- {np.std(accuracies, ddof=1):.1f} (2)"
+    spread = f"{np.mean(accuracies):.1f} ± {np.std(accuracies, ddof=1):.1f} (2)"
     assert columns["target accuracy"][1] == spread
     assert "target street" in str(table.title)
     for folder in ("baseline-seed0", "baseline-seed1", "far-seed0", "far-seed1"):
@@ -269,7 +269,10 @@ def test_the_demo_compares_baseline_and_far_and_draws_them(tmp_path):
         assert min(image.size) > 200
 
 
-@pytest.mark.parametrize("command", ["demo", "train", "evaluate", "predict", "methods", "data", "data show"])
+@pytest.mark.parametrize(
+    "command",
+    ["demo", "train", "evaluate", "predict", "bench", "table", "methods", "data", "data show", "data download"],
+)
 def test_help_has_an_example_that_names_the_command(command):
     done = afield_command(*command.split(), "--help")
     assert (done.returncode, done.stderr) == (0, "")
@@ -278,7 +281,7 @@ def test_help_has_an_example_that_names_the_command(command):
 
 def test_the_command_without_words_shows_what_there_is():
     done = afield_command()
-    for command in ("demo", "train", "evaluate", "predict", "methods", "data"):
+    for command in ("demo", "train", "evaluate", "predict", "bench", "table", "methods", "data"):
         assert f" {command} " in done.stdout
     assert (done.returncode, done.stderr) == (0, "")
 

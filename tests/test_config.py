@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from afield import AfieldError, list_methods
 from afield.catalogue import create_method, find_entry
-from afield.config import merge, parse_assignment, read_config, resolve
+from afield.config import completed, merge, parse_assignment, read_config, resolve
 from afield.methods import Method, register_method
 from afield.methods import registry as method_registry
 from afield.records import append_record, evaluations, read_records, rewrite_records
@@ -105,6 +105,16 @@ def test_every_method_resolves_and_its_config_survives_a_file(tmp_path, name):
     assert tomllib.loads(config.as_toml())["method"]["name"] == name
     for section, fixed in find_entry(name).fixed.items():
         assert config.as_dict()[section].items() >= fixed.items()
+
+
+def test_a_stored_config_is_completed_by_defaults_and_not_by_todays_presets():
+    stored = resolve({"method": {"name": "far-paper"}, "task": {"target": "street"}}).as_dict()
+    assert completed(stored) == stored
+    assert stored["training"].pop("steps") == 600
+    assert stored["training"].pop("ramp") == "constant"
+    assert stored["method"].pop("reduction") == 8
+    whole = completed(stored)
+    assert (whole["training"]["steps"], whole["training"]["ramp"], whole["method"]["reduction"]) == (1000, "dann", 8)
 
 
 def test_a_method_is_what_its_name_says_or_an_error():

@@ -5,10 +5,10 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
+from afield.domains.cache import load_or_build
 from afield.domains.contact_sheet import contact_sheet
 from afield.domains.digits import digits, sources
 from afield.domains.digits.build import halves, pick_per_class, random_streams
-from afield.domains.digits.cache import load_or_build
 from afield.domains.digits.patches import crop, divide, spread
 from afield.domains.digits.render import font_digits, on_photographs, pad
 from afield.domains.digits.street import street_numbers

@@ -12,6 +12,9 @@ from types import ModuleType
 import pytest
 
 import afield
+from afield.bench.plan import identity_of_record, read_plan
+from afield.cli import main
+from afield.records import read_runs
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text("utf-8")
@@ -61,11 +64,27 @@ def test_the_method_table_names_every_method():
         assert f"`{name}`" in table, name
 
 
-def test_the_spread_over_seeds_is_the_one_the_records_give():
-    script = load_script(ROOT / "benchmarks/digits_spread.py")
-    runs = script.recorded(ROOT / "results/digits/records.jsonl")
-    quoted = re.search(r"<!-- digits spread.*?-->\n(.*?)\n<!-- end -->", README, re.DOTALL)
-    assert quoted and quoted[1] == script.report(runs, script.TARGETS)
+def test_the_table_over_seeds_is_the_one_its_command_prints(monkeypatch, capsys):
+    command, quoted = re.findall(r"<!-- written by: (.*?) -->\n(.*?)\n<!-- end -->", README, re.DOTALL)[0]
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(sys, "argv", command.split())
+    with pytest.raises(SystemExit):
+        main()
+    assert capsys.readouterr().out.strip() == quoted
+
+
+def test_the_table_over_seeds_is_that_of_its_plan_and_of_todays_methods():
+    recorded = {identity_of_record(run[0]) for run in read_runs(ROOT / "results/digits/records.jsonl")}
+    assert {job.identity for job in read_plan(ROOT / "plans/digits.toml")} == recorded
+
+
+def test_the_plan_of_the_readme_is_one(tmp_path):
+    file = tmp_path / "plan.toml"
+    file.write_text(re.findall(r"```toml\n(.*?)```", README, re.DOTALL)[0], "utf-8")
+    jobs = read_plan(file)
+    assert len(jobs) == 9
+    assert {job.config.training.steps for job in jobs} == {300}
+    assert jobs[-1].config.as_dict()["method"]["align_weight"] == 0.1
 
 
 def test_the_demos_table_is_the_one_its_records_give():

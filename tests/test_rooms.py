@@ -15,8 +15,9 @@ LONGEST = 400
 
 # From the first room, which knows no other, to the last, which nobody knows. A new room finds its place here.
 ORDER = (
-    "errors", "files", "options", "domains", "batches", "networks", "losses", "methods", "records", "selection",
-    "catalogue", "training", "config", "run", "inference", "evaluate", "predict", "demo", "cli",
+    "errors", "files", "options", "precision", "domains", "batches", "strong_views", "networks", "losses",
+    "methods", "records", "selection", "summary", "catalogue", "training", "config", "run", "bench", "inference",
+    "evaluate", "predict", "demo", "cli",
 )  # fmt: skip
 NEVER = {
     "domains": {"torch", "lightning"},
@@ -25,6 +26,7 @@ NEVER = {
     "methods": {"afield.training", "afield.records", "afield.config", "afield.run", "lightning"},
     "records": {"torch", "lightning"},
     "selection": {"torch", "lightning"},
+    "summary": {"torch", "lightning"},
     "training": {"afield.catalogue", "afield.config"},
 }
 FILE_MODULES = {"os", "io", "pathlib", "shutil", "tempfile", "glob", "fileinput"}

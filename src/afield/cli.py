@@ -25,10 +25,17 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-data_app = typer.Typer(help="Data sets: list them, look at them.", invoke_without_command=True, rich_markup_mode=None)
+data_app = typer.Typer(
+    help="Data sets: list them, look at them, download them.", invoke_without_command=True, rich_markup_mode=None
+)
 app.add_typer(data_app, name="data", epilog="Example: afield data show digits")
 out = Console(soft_wrap=True)
 INTERRUPTED = 130
+WIDE = 160
+INTERRUPTED_HINTS = {
+    "train": "--resume continues the run",
+    "bench": "what is recorded stays, and the same command goes on",
+}
 
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a run that is already in the output folder.")]
 Seed = Annotated[int | None, typer.Option(help="Everything random follows from it; default: 0.")]
@@ -158,6 +165,66 @@ def predict(
         print(f"skipped {len(skipped)} unreadable: {', '.join(map(str, skipped))}", file=sys.stderr)
 
 
+@app.command(epilog="Example: afield bench plans/digits.toml --out results/digits")
+def bench(
+    plan: Annotated[Path, typer.Argument(help="A TOML file: protocol, methods, seeds.")],
+    folder: Annotated[Path, typer.Option("--out", help="Folder for the records; several plans may share one.")],
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Runs at a time; default: 2 for each GPU, or 1 without one.")
+    ] = None,
+) -> None:
+    """Run the methods, targets and seeds of a plan that are not recorded yet, and record them."""
+    from afield.bench.engine import run_bench
+
+    result = run_bench(plan, folder, workers)
+    print(f"{result.recorded} of {result.total} runs are recorded; afield table {folder} shows them")
+    for run, reason in result.failures.items():
+        print(f"failed: {run}: {reason}", file=sys.stderr)
+    if result.failures:
+        raise typer.Exit(1)
+
+
+@app.command(epilog="Example: afield table results/digits --compare far,baseline")
+def table(
+    records: Annotated[list[Path], typer.Argument(help="Files of records, or folders that hold one.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
+    selector: Annotated[str, typer.Option(help="Which evaluation of a run counts: last or source-val.")] = "last",
+    protocol: Annotated[str | None, typer.Option(help="The protocol, where the records have several.")] = None,
+    compare: Annotated[
+        list[str] | None, typer.Option(metavar="ROW,ROW", help="Set two rows against each other, seed by seed.")
+    ] = None,
+) -> None:
+    """Show mean, standard deviation and number of runs by method and target, beside the published figures."""
+    from afield.bench.show import as_markdown, as_text, as_values, remarks
+    from afield.bench.table import make_table
+
+    if as_json and (markdown or compare):
+        raise AfieldError("--json goes with neither --markdown nor --compare")
+    made = make_table(records, selector, protocol)
+    if as_json:
+        print(json.dumps(as_values(made)))
+        return
+    comparisons = [made.compare(*pair_of_rows(text, [row.name for row in made.rows])) for text in compare or []]
+    if markdown:
+        print(as_markdown(made, comparisons))
+        return
+    # A pipe has no width; a table cut to fit one would be of no use.
+    screen = out if out.is_terminal else Console(width=WIDE)
+    screen.print(as_text(made))
+    for remark in remarks(made, comparisons):
+        screen.print(remark, highlight=False, markup=False)
+
+
+def pair_of_rows(text: str, rows: list[str]) -> tuple[str, str]:
+    """The two rows of one --compare; a comma may also be part of a row's name."""
+    words = text.split(",")
+    pairs = [(",".join(words[:i]).strip(), ",".join(words[i:]).strip()) for i in range(1, len(words))]
+    if not pairs:
+        raise AfieldError(f"--compare takes two rows, such as far,baseline, not '{text}'")
+    return next((pair for pair in pairs if set(pair) <= set(rows)), pairs[0])
+
+
 @app.command(epilog="Example: afield methods --json")
 def methods(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
     """List the methods: what each is, what it needs, where it comes from."""
@@ -176,7 +243,10 @@ def methods(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 @data_app.callback()
 def data(context: typer.Context) -> None:
-    """List the data sets; `afield data show NAME` looks at one."""
+    """List the data sets; `afield data show NAME` looks at one.
+
+    Those that are not embedded are read from the folder that AFIELD_DATA names (default: data).
+    """
     from afield.domains import list_data
 
     if context.invoked_subcommand is None:
@@ -207,6 +277,19 @@ def show(
     out.print(f"contact sheet: {path}", highlight=False)
 
 
+@data_app.command(epilog="Example: afield data download digit5")
+def download(name: Annotated[str, typer.Argument(help="Data set.")]) -> None:
+    """Fetch what can be fetched into the folder that AFIELD_DATA names (default: data), and say what is missing."""
+    from afield.domains import check_data
+    from afield.domains.digit5.download import download_digit5
+
+    check_data(name)
+    if name != "digit5":
+        raise AfieldError(f"'{name}' needs no download; digit5 does")
+    for line in download_digit5():
+        print(line)
+
+
 def main() -> None:
     """Run the command line."""
     # Before torch is loaded: on a busy machine, threads that wait by spinning make each other six times slower.
@@ -214,8 +297,8 @@ def main() -> None:
     try:
         code = app(standalone_mode=False) or 0
         if code == INTERRUPTED:
-            more = "; --resume continues the run" if sys.argv[1:2] == ["train"] else ""
-            print(f"afield: interrupted{more}", file=sys.stderr)
+            hints = [hint for command, hint in INTERRUPTED_HINTS.items() if sys.argv[1:2] == [command]]
+            print("; ".join(["afield: interrupted", *hints]), file=sys.stderr)
         sys.exit(code)
     except AfieldError as error:
         fail(str(error))

@@ -78,15 +78,34 @@ def resolve(*layers: Values) -> Config:
     entry = find_entry(name)
     check_preset(entry, given["method"])
     values = merge(data_preset(data.name), entry.fixed, given)
-    task = validated(TaskOptions, "task", values["task"])
-    check_target(entry, task.kind)
-    if task.sources:
-        check_sources(entry, len(task.sources))
-    network = validated(NetworkOptions, "network", values["network"])
-    check_backbone(network.backbone)
-    method = validated(entry.registration.method.Options, "method", values["method"])
-    training = validated(TrainingOptions, "training", values["training"])
-    return Config(data, task, network, name, method, training)
+    config = typed(name, values)
+    check_target(entry, config.task.kind)
+    if config.task.sources:
+        check_sources(entry, len(config.task.sources))
+    check_backbone(config.network.backbone)
+    return config
+
+
+def typed(name: str, values: Values) -> Config:
+    """Values as options; what they leave out is at its default."""
+    return Config(
+        data=validated(DataOptions, "data", values["data"]),
+        task=validated(TaskOptions, "task", values["task"]),
+        network=validated(NetworkOptions, "network", values["network"]),
+        method_name=name,
+        method=validated(find_entry(name).registration.method.Options, "method", values["method"]),
+        training=validated(TrainingOptions, "training", values["training"]),
+    )
+
+
+def completed(stored: Values) -> Values:
+    """A stored config with the defaults of the options that are younger than it.
+
+    Presets are not asked: what they set today is not what an older run was trained with.
+    """
+    values = merge(stored)
+    name = values["method"].pop("name")
+    return typed(name, values).as_dict()
 
 
 def stack(layers: Iterable[Values]) -> Values:

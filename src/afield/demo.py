@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean, stdev
 from typing import Any
 
 from matplotlib.figure import Figure
@@ -11,6 +10,7 @@ from rich.table import Table
 from afield.domains import Split, load_data
 from afield.inference import load
 from afield.run import Run, train
+from afield.summary import Summary
 from afield.training import RunFolder
 
 DATA, METHODS = "digits", ("baseline", "far")
@@ -26,16 +26,16 @@ class DemoResult:
     runs: dict[str, list[Run]]
 
     def table(self) -> Table:
-        """One row a method; over several seeds mean +- standard deviation (n)."""
+        """One row a method; over several seeds mean ± standard deviation (n)."""
         table = Table(title=f"{DATA}, uda, target {self.target} (its labels were not used)")
         for column in ("method", "target accuracy", "source accuracy", "seconds", "selector"):
             table.add_column(column, justify="left" if column in ("method", "selector") else "right")
         for method, runs in self.runs.items():
             table.add_row(
                 method,
-                spread([100 * run.accuracy[self.target] for run in runs]),
-                spread([100 * run.source_accuracy for run in runs]),
-                spread([run.seconds for run in runs]),
+                str(Summary.of([100 * run.accuracy[self.target] for run in runs])),
+                str(Summary.of([100 * run.source_accuracy for run in runs])),
+                str(Summary.of([run.seconds for run in runs])),
                 runs[0].selector,
             )
         return table
@@ -98,10 +98,3 @@ def first_of_each_class(split: Split, num_classes: int, count: int) -> list[int]
     """Indices of the first images of every class: chosen by position, not by how well they come out."""
     by_class = [[i for i, label in enumerate(split.labels) if label == c][:count] for c in range(num_classes)]
     return [indices[turn] for turn in range(count) for indices in by_class]
-
-
-def spread(values: list[float]) -> str:
-    """One value, or mean +- standard deviation (n)."""
-    if len(values) == 1:
-        return f"{values[0]:.1f}"
-    return f"{fmean(values):.1f} +- {stdev(values):.1f} ({len(values)})"

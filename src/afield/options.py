@@ -23,7 +23,8 @@ def validated(model: type[Model], section: str, values: dict[str, Any]) -> Model
         key = ".".join(str(part) for part in (section, *first["loc"]))
         reason = first["msg"].removeprefix("Value error, ")
         reason = reason[:1].lower() + reason[1:]
-        got = f", not {json.dumps(first['input'], default=str)}" if first["loc"] else ""
+        named = first["loc"] and first["type"] != "missing"
+        got = f", not {json.dumps(first['input'], default=str)}" if named else ""
         raise AfieldError(f"config key '{key}': {reason}{got}") from error
 
 

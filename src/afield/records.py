@@ -17,10 +17,10 @@ from afield.files import write_whole
 Record = dict[str, Any]
 
 
-def append_record(path: Path, record: Record) -> None:
-    """Add one line and see it safely to disk."""
+def append_record(path: Path, *records: Record) -> None:
+    """Add a line, or several, and see them safely to disk."""
     with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(record, allow_nan=False) + "\n")
+        file.write(_lines(records))
         file.flush()
         os.fsync(file.fileno())
 
@@ -47,9 +47,25 @@ def read_records(path: Path) -> list[Record]:
 
 def rewrite_records(path: Path, records: Iterable[Record]) -> None:
     """Replace the file by these records, at once or not at all."""
-    write_whole(path, "".join(json.dumps(record, allow_nan=False) + "\n" for record in records))
+    write_whole(path, _lines(records))
+
+
+def read_runs(path: Path) -> list[list[Record]]:
+    """The records of each run in a file that has ended; what a kill has cut short is left out."""
+    runs: list[list[Record]] = []
+    for record in read_records(path):
+        if record["event"] == "run":
+            runs.append([])
+        elif not runs:
+            raise AfieldError(f"{path} does not begin with a run")
+        runs[-1].append(record)
+    return [run for run in runs if run[-1]["event"] == "end"]
 
 
 def evaluations(records: Iterable[Record]) -> list[Record]:
     """The evaluation lines, in order."""
     return [record for record in records if record["event"] == "evaluation"]
+
+
+def _lines(records: Iterable[Record]) -> str:
+    return "".join(json.dumps(record, allow_nan=False) + "\n" for record in records)

@@ -2,6 +2,8 @@
 
 import platform
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -115,17 +117,34 @@ def train(
     layers = config_layers(config, named, settings or {})
     resolved = choose_config(layers, Path(out), resume=resume, overwrite=overwrite)
     check_selector(selector)
-    data_set = load_data(resolved.data.name)
-    with isolated_generators(resolved.training):
-        loop = Loop(make_plan(resolved, data_set), RunFolder(Path(out)), progress)
-        header = make_header(resolved, data_set, loop.device)
-        # Everything has been checked: only now is anything written.
-        (loop.resume if resume else loop.start)(header)
+    with opened(resolved, Path(out), resume=resume, progress=progress) as loop:
         if not loop.ended:
             if show_config:
                 print(resolved.as_toml(), file=sys.stderr)
             loop.run()
     return read_run(Path(out), selector)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a benchmark's run stands in a table."""
+
+    protocol: str
+    version: int
+    label: str
+    """The row's name."""
+
+
+@contextmanager
+def opened(config: Config, out: Path, *, resume: bool, progress: bool, place: Place | None = None) -> Iterator[Loop]:
+    """A loop that stands ready in its folder, begun anew or gone back to its last checkpoint."""
+    data = load_data(config.data.name)
+    with isolated_generators(config.training):
+        loop = Loop(make_plan(config, data), RunFolder(out), progress)
+        header = make_header(config, data, loop.device, place)
+        # Everything has been checked: only now is anything written.
+        (loop.resume if resume else loop.start)(header)
+        yield loop
 
 
 def config_layers(file: str | Path | None, named: Values, settings: dict[str, Any]) -> list[Values]:
@@ -174,12 +193,22 @@ def build_method(config: Config, image_size: int, num_classes: int, num_sources:
     return find_entry(config.method_name).registration.method(shape, config.method)
 
 
-def make_header(config: Config, data: DomainSet, device: torch.device) -> Record:
-    """The first line of a run's records."""
+def make_header(config: Config, data: DomainSet, device: torch.device, place: Place | None = None) -> Record:
+    """The first line of a run's records. Only a benchmark's runs have a label and a protocol by name."""
+    label = {"label": place.label} if place else {}
+    protocol = {"name": place.protocol, "version": place.version} if place else {}
+    stand_ins = [name for name, domain in data.domains.items() if domain.stand_in]
     return {
         "event": "run",
+        **label,
         "config": config.as_dict(),
-        "protocol": {"data": data.name, "checksum": data.checksum(), "test_images": _test_counts(data)},
+        "protocol": {
+            **protocol,
+            "data": data.name,
+            "checksum": data.checksum(),
+            "test_images": _test_counts(data),
+            **({"stand_ins": stand_ins} if stand_ins else {}),
+        },
         "versions": {
             "afield": __version__,
             "python": platform.python_version(),

@@ -2,6 +2,7 @@
 
 import hashlib
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +39,8 @@ class Domain:
     test: Split
     origin: str
     """'real' or 'rendered', and from what."""
+    stand_in: bool = False
+    """Rendered by afield in place of published images that were not there."""
 
 
 @dataclass(frozen=True)
@@ -71,10 +74,15 @@ class DomainSet:
 
     def checksum(self) -> str:
         """SHA-256 over every split of every domain, so that a record can say exactly which images it is about."""
+        return self._checksum
+
+    @cached_property
+    def _checksum(self) -> str:
+        # Once an object: a large data set takes a second, and a benchmark makes hundreds of records of it.
         digest = hashlib.sha256()
         for name, domain in self.domains.items():
             for part, split in (("train", domain.train), ("test", domain.test)):
                 digest.update(f"{name}/{part}/{split.images.shape}".encode())
-                digest.update(np.ascontiguousarray(split.images).tobytes())
-                digest.update(np.ascontiguousarray(split.labels).tobytes())
+                digest.update(np.ascontiguousarray(split.images).data)
+                digest.update(np.ascontiguousarray(split.labels).data)
         return digest.hexdigest()

@@ -1,6 +1,9 @@
 """Data sets by name."""
 
+import os
 from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
 from typing import TypeVar
 
 from afield.domains.domain import DomainSet
@@ -21,6 +24,11 @@ def register_data(name: str) -> Callable[[B], B]:
     return register
 
 
+def data_folder() -> Path:
+    """Where data sets lie that are not embedded: the environment variable AFIELD_DATA, or else `data` right here."""
+    return Path(os.environ.get("AFIELD_DATA") or "data")
+
+
 def list_data() -> list[str]:
     """The names `afield.train(data=...)` takes."""
     return sorted(_builders)
@@ -33,6 +41,12 @@ def check_data(name: str) -> None:
 
 
 def load_data(name: str) -> DomainSet:
-    """Load (and where needed build) a data set."""
+    """Load (and where needed build) a data set; asked again, the same object: do not write into its images."""
     check_data(name)
-    return _builders[name]()
+    return _load(_builders[name], data_folder().absolute())
+
+
+@lru_cache(maxsize=2)
+def _load(build: Builder, folder: Path) -> DomainSet:
+    # By builder, not by name: a name may be registered anew. By folder, because it decides what is there to load.
+    return build()

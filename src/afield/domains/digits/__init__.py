@@ -1,7 +1,7 @@
 """`digits`: five domains of 32 x 32 digits made from what the dependencies carry, so that nothing is downloaded."""
 
+from afield.domains.cache import load_or_build
 from afield.domains.digits.build import BUILDER_VERSION, CLASSES, ORIGINS, build_digits
-from afield.domains.digits.cache import load_or_build
 from afield.domains.domain import Augmentation, Domain, DomainSet, Split
 from afield.domains.registry import register_data
 

@@ -10,9 +10,11 @@ from afield.domains.digits.sources import ZERO_HEIGHT, font
 
 Mask = NDArray[np.uint8]
 Poses = NDArray[np.float64]
+_Ink = int | tuple[int, int, int]
 
 _OVERSAMPLING = 3
 _STRIP = (300, 110)
+_GAP = 0.1 * ZERO_HEIGHT
 _LEAST_SPACING = 0.66 * ZERO_HEIGHT
 
 
@@ -45,28 +47,45 @@ def draw_number(number: str, font_name: str, stroke: int = 0) -> tuple[Image.Ima
 
     The second strip holds the plate such a number may be painted on: a rectangle around it.
     """
-    face = font(font_name)
-    boxes = [face.getbbox(character, anchor="ls", stroke_width=stroke) for character in number]
-    widths = [right - left for left, _, right, _ in boxes]
-    gap = 0.1 * ZERO_HEIGHT
-    spacing = [max((widths[1] + widths[side]) / 2 + gap, _LEAST_SPACING) for side in (0, 2)]
-    centres = [_STRIP[0] / 2 - spacing[0], _STRIP[0] / 2, _STRIP[0] / 2 + spacing[1]]
-    baseline = (_STRIP[1] - boxes[1][1] - boxes[1][3]) / 2
-
     strip, plate = Image.new("L", _STRIP), Image.new("L", _STRIP)
-    pen = ImageDraw.Draw(strip)
-    for character, centre, (left, _, right, _) in zip(number, centres, boxes, strict=True):
-        if character != " ":
-            pen.text((centre - (left + right) / 2, baseline), character, 255, face, "ls", stroke_width=stroke)
-    ends = [index for index, character in enumerate(number) if character != " "]
-    start = centres[ends[0]] - widths[ends[0]] / 2 - 2 * gap
-    stop = centres[ends[-1]] + widths[ends[-1]] / 2 + 2 * gap
-    ImageDraw.Draw(plate).rectangle((start, 0.1 * _STRIP[1], stop, 0.9 * _STRIP[1]), fill=255)
+    starts, stops = _write(strip, number, font_name, stroke, 255, 255)
+    margin = 2 * _GAP
+    corners = (min(starts) - margin, 0.1 * _STRIP[1], max(stops) + margin, 0.9 * _STRIP[1])
+    ImageDraw.Draw(plate).rectangle(corners, fill=255)
     return strip, plate
 
 
+def draw_outlined(number: str, font_name: str, stroke: int) -> Image.Image:
+    """Draw such a number with an outline: red is the mask of ink and outline together, green that of the ink alone."""
+    strip = Image.new("RGB", _STRIP)
+    _write(strip, number, font_name, stroke, (255, 255, 0), (255, 0, 0))
+    return strip
+
+
+def _write(
+    strip: Image.Image, number: str, font_name: str, stroke: int, ink: _Ink, outline: _Ink
+) -> tuple[list[float], list[float]]:
+    """Write on a strip; returns where the characters start and where they stop."""
+    face = font(font_name)
+    boxes = [face.getbbox(character, anchor="ls", stroke_width=stroke) for character in number]
+    widths = [right - left for left, _, right, _ in boxes]
+    spacing = [max((widths[1] + widths[side]) / 2 + _GAP, _LEAST_SPACING) for side in (0, 2)]
+    centres = [_STRIP[0] / 2 - spacing[0], _STRIP[0] / 2, _STRIP[0] / 2 + spacing[1]]
+    baseline = (_STRIP[1] - boxes[1][1] - boxes[1][3]) / 2
+
+    pen = ImageDraw.Draw(strip)
+    starts, stops = [], []
+    for character, centre, width, (left, _, right, _) in zip(number, centres, widths, boxes, strict=True):
+        if character != " ":
+            place = (centre - (left + right) / 2, baseline)
+            pen.text(place, character, ink, face, "ls", stroke_width=stroke, stroke_fill=outline)
+            starts.append(centre - width / 2)
+            stops.append(centre + width / 2)
+    return starts, stops
+
+
 def pose(strip: Image.Image, coefficients: NDArray[np.float64]) -> Mask:
-    """Look at a strip through one of `random_poses`: a mask (32, 32)."""
+    """Look at a strip through one of `random_poses`: a mask (32, 32), or several (32, 32, C) from one of colours."""
     side = SIDE * _OVERSAMPLING
     turned = strip.transform((side, side), Image.Transform.AFFINE, coefficients.tolist(), Image.Resampling.BICUBIC)
     return np.asarray(turned.reduce(_OVERSAMPLING))

@@ -23,7 +23,9 @@ def cache_folder() -> Path:
     return Path(os.environ.get("AFIELD_CACHE") or user_cache_dir("afield"))
 
 
-def load_or_build(key: str, build: Callable[[], Mapping[str, NDArray[Any]]]) -> Arrays:
+def load_or_build(
+    key: str, build: Callable[[], Mapping[str, NDArray[Any]]], takes: str = "a few seconds", *, compress: bool = False
+) -> Arrays:
     """The arrays cached under a key; where there are none, or they are damaged, those that `build` makes."""
     path = cache_folder() / f"{key}.npz"
     if path.exists():
@@ -32,10 +34,10 @@ def load_or_build(key: str, build: Callable[[], Mapping[str, NDArray[Any]]]) -> 
         except Exception as error:  # a damaged archive can fail in any way, and every way is mended by building again
             warnings.warn(f"cached data in {path} is damaged ({error}); building it again", stacklevel=3)
     if sys.stderr.isatty():
-        print(f"building {key}: once, a few seconds", file=sys.stderr, flush=True)
+        print(f"building {key}: once, {takes}", file=sys.stderr, flush=True)
     arrays = dict(build())
     try:
-        _write(path, arrays)
+        _write(path, arrays, np.savez_compressed if compress else np.savez)
     except OSError as error:
         warnings.warn(f"cannot cache data in {path} ({error}); it will be built again next time", stacklevel=3)
     return arrays
@@ -49,13 +51,13 @@ def _read(path: Path) -> Arrays:
     return arrays
 
 
-def _write(path: Path, arrays: Arrays) -> None:
+def _write(path: Path, arrays: Arrays, save: Callable[..., None]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     # Each writer has a file of its own: two processes that build at once replace each other's equal result.
     unfinished = path.with_name(f".{path.stem}-{uuid4().hex}.tmp")
     try:
         with unfinished.open("xb") as handle:
-            np.savez(handle, allow_pickle=False, **{_DIGEST: np.array(_digest(path.stem, arrays))}, **arrays)
+            save(handle, allow_pickle=False, **{_DIGEST: np.array(_digest(path.stem, arrays))}, **arrays)
         unfinished.replace(path)
     finally:
         unfinished.unlink(missing_ok=True)

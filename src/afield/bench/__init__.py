@@ -1,0 +1,1 @@
+"""Benchmarks: protocols, plans of runs, their engine, and tables of what came out."""

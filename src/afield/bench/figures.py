@@ -1,0 +1,131 @@
+"""From records to figures: one accuracy a run, chosen by a selector that does not look at the target."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from afield.bench.protocols import Protocol, protocols
+from afield.bench.settings import unusual_settings
+from afield.errors import AfieldError, unknown
+from afield.records import Record, evaluations, read_runs
+from afield.selection import HEADLINE_SELECTORS, select, target_score
+
+UNNAMED = "none"
+# Of one table's records these must be equal, or else the table would show what cannot be compared.
+COMPARABLE = {"version": "versions of the protocol", "data": "data sets", "checksum": "images of the data set"}
+
+
+@dataclass(frozen=True)
+class Figure:
+    """The result of one run."""
+
+    label: str
+    method: str
+    target: str
+    seed: int
+    settings: dict[str, str]
+    """What the run sets otherwise than its protocol and its method do."""
+    accuracy: float
+    """On the target's test images, in percent, at the evaluation the selector chose."""
+
+
+@dataclass(frozen=True)
+class Figures:
+    """The results of runs that may stand in one table."""
+
+    runs: list[Figure]
+    header: Record
+    """The protocol as the records tell it."""
+    protocol: Protocol | None
+    """The protocol as this version of afield knows it, if it does."""
+
+    @property
+    def kind(self) -> str:
+        """The kind of task, as far as the protocol says."""
+        return task_kind(self.protocol)
+
+    @property
+    def targets(self) -> list[str]:
+        """All that an average is over: the protocol's targets, or without a protocol those there are."""
+        there = {figure.target for figure in self.runs}
+        if self.protocol:
+            return list(dict.fromkeys([*self.protocol.targets, *sorted(there)]))
+        return [name for name in dict.fromkeys([*self.header.get("test_images", {}), *sorted(there)]) if name in there]
+
+
+def read_figures(paths: Sequence[Path], selector: str, wanted: str | None = None) -> Figures:
+    """The figures of all finished runs in files of records, or in folders that hold one; of one protocol."""
+    check_headline(selector)
+    try:
+        runs = of_one_protocol([run for path in paths for run in runs_at(path)], wanted)
+        header = runs[0][0]["protocol"]
+        protocol = protocols().get(header.get("name"))
+        if protocol and protocol.version != header["version"]:
+            protocol = None
+        return Figures(distinct([make_figure(run, selector, protocol) for run in runs]), header, protocol)
+    except KeyError as error:
+        raise AfieldError(f"these records lack {error}, which a table needs") from error
+
+
+def check_headline(selector: str) -> None:
+    """Raise unless a table may choose by this selector."""
+    if selector == "oracle":
+        raise AfieldError("a table's figures are never chosen by 'oracle': it looks at the target's labels to choose")
+    if selector not in HEADLINE_SELECTORS:
+        raise unknown("selector", selector, HEADLINE_SELECTORS)
+
+
+def runs_at(path: Path) -> list[list[Record]]:
+    """The finished runs of a file, or of the records in a folder."""
+    file = path / "records.jsonl" if path.is_dir() else path
+    runs = read_runs(file)
+    if not runs:
+        raise AfieldError(f"{file} holds no finished run")
+    return runs
+
+
+def of_one_protocol(runs: list[list[Record]], wanted: str | None) -> list[list[Record]]:
+    """The runs of the wanted protocol, or of the only one; an error if they are not comparable."""
+    by_name: dict[str, list[list[Record]]] = {}
+    for run in runs:
+        by_name.setdefault(run[0]["protocol"].get("name", UNNAMED), []).append(run)
+    if wanted is None and len(by_name) > 1:
+        raise AfieldError(f"these are records of several protocols ({', '.join(by_name)}); --protocol picks one")
+    if wanted is not None and wanted not in by_name:
+        raise unknown("protocol in these records", wanted, by_name)
+    chosen = by_name[wanted] if wanted else runs
+    for key, what in COMPARABLE.items():
+        if len({run[0]["protocol"].get(key) for run in chosen}) > 1:
+            raise AfieldError(f"these records cannot stand in one table: they are of different {what}")
+    return chosen
+
+
+def make_figure(records: list[Record], selector: str, protocol: Protocol | None) -> Figure:
+    """What a table needs of one run's records."""
+    config = records[0]["config"]
+    method, seed = config["method"]["name"], config["training"]["seed"]
+    label = records[0].get("label", method)
+    if not evaluations(records):
+        raise AfieldError(f"a run of {label} with seed {seed} has no evaluation")
+    chosen = select(evaluations(records), selector)
+    if not chosen["oracle"]:
+        raise AfieldError(f"a run of {label} with seed {seed} has no target, and a table is about targets")
+    settings = unusual_settings(config, task_kind(protocol))
+    return Figure(label, method, config["task"]["target"], seed, settings, 100 * target_score(chosen))
+
+
+def task_kind(protocol: Protocol | None) -> str:
+    """The protocol's; without one, what is usual."""
+    return protocol.task if protocol else "uda"
+
+
+def distinct(runs: list[Figure]) -> list[Figure]:
+    """Each run once, however often it is recorded; an error if the records of one run disagree."""
+    found: dict[tuple[Any, ...], Figure] = {}
+    for run in runs:
+        key = (run.label, run.target, run.seed, *run.settings.items())
+        if found.setdefault(key, run).accuracy != run.accuracy:
+            which = f"{run.label}, target {run.target}, seed {run.seed}"
+            raise AfieldError(f"{which} is recorded twice, with different results")
+    return list(found.values())

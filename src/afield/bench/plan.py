@@ -1,0 +1,170 @@
+"""Plans: the methods, targets and seeds of a protocol that a benchmark is to run, from a TOML file."""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from afield.bench.protocols import Protocol, find_protocol
+from afield.catalogue import check_sources, find_entry, list_methods
+from afield.config import Config, Values, completed, read_config, resolve
+from afield.domains import check_data, load_data, make_task
+from afield.errors import AfieldError, unknown
+from afield.options import validated
+from afield.records import Record
+from afield.run import Place
+
+# How a run is carried out, which does not decide what comes out of it.
+HOW_NOT_WHAT = ("device", "step", "checkpoint_every")
+STRICT = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class Row(BaseModel):
+    """One row of the table to be: a method, with settings of its own under a label of its own."""
+
+    model_config = STRICT
+
+    label: str
+    method: str
+    settings: dict[str, Any] = {}
+
+
+class PlanFile(BaseModel):
+    """What a plan's file may say."""
+
+    model_config = STRICT
+
+    protocol: str
+    seeds: tuple[int, ...]
+    methods: tuple[str, ...] = ()
+    targets: tuple[str, ...] = ()
+    settings: dict[str, Any] = {}
+    rows: tuple[dict[str, Any], ...] = ()
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run of a plan."""
+
+    place: Place
+    config: Config
+
+    @property
+    def target(self) -> str:
+        """The domain to adapt to."""
+        return str(self.config.task.target)
+
+    @property
+    def seed(self) -> int:
+        """Everything random follows from it."""
+        return self.config.training.seed
+
+    @cached_property
+    def identity(self) -> str:
+        """What distinguishes the job from every other, as a short text."""
+        return identity(self.place.protocol, self.place.version, self.place.label, self.config.as_dict())
+
+    @property
+    def slug(self) -> str:
+        """A folder name that people can read and no other job has."""
+        label = re.sub(r"[^a-z0-9]+", "-", self.place.label.lower()).strip("-")
+        return f"{label[:40]}-{self.target}-seed{self.seed}-{self.identity[:8]}"
+
+    def __str__(self) -> str:
+        return f"{self.place.label}, target {self.target}, seed {self.seed}"
+
+
+def identity(protocol: str, version: int, label: str, config: Values) -> str:
+    """A digest of all that decides a run's result, except the images."""
+    training = {key: value for key, value in config["training"].items() if key not in HOW_NOT_WHAT}
+    content = json.dumps([protocol, version, label, {**config, "training": training}], sort_keys=True)
+    return hashlib.sha256(content.encode()).hexdigest()
+
+
+def identity_of_record(header: Record) -> str | None:
+    """The identity of the job that a run's first line tells of; None if this version of afield has no such job.
+
+    An option that is younger than the record counts as being at its default there.
+    """
+    protocol = header["protocol"]
+    try:
+        return identity(protocol["name"], protocol["version"], header["label"], completed(header["config"]))
+    except (AfieldError, KeyError):
+        return None
+
+
+def read_plan(path: Path) -> list[Job]:
+    """Every run of a plan, each resolved and valid; runs of one row stand together. The data is loaded."""
+    content = validated(PlanFile, "plan", read_config(path))
+    protocol = find_protocol(content.protocol)
+    check_data(protocol.data)
+    targets = content.targets or protocol.targets
+    for target in targets:
+        if target not in protocol.targets:
+            raise unknown(f"target of {protocol.name}", target, protocol.targets)
+    rows = plan_rows(content)
+    for what, names in (("target", targets), ("seed", content.seeds), ("row", [row.label for row in rows])):
+        check_once(what, names)
+    jobs = [make_job(protocol, row, t, s, content.settings) for row, t, s in product(rows, targets, content.seeds)]
+    data = load_data(protocol.data)
+    for job in jobs:
+        task, _ = make_task(data, job.config.task.kind, job.target)
+        check_sources(find_entry(job.config.method_name), len(task.sources))
+    return jobs
+
+
+def plan_rows(content: PlanFile) -> list[Row]:
+    """The methods as rows under their own names, then the labelled rows."""
+    labelled = [validated(Row, f"plan.rows.{number}", row) for number, row in enumerate(content.rows)]
+    for row in labelled:
+        if row.label in list_methods():
+            raise AfieldError(
+                f"row '{row.label}': that is a method's name; a row with settings needs a label of its own"
+            )
+    rows = [*(Row(label=name, method=name) for name in content.methods), *labelled]
+    if not (rows and content.seeds):
+        raise AfieldError("a plan needs at least one method and one seed: methods, seeds")
+    return rows
+
+
+def check_once(what: str, names: Iterable[object]) -> None:
+    """Raise if something is listed twice."""
+    names = list(names)
+    for name in names:
+        if names.count(name) > 1:
+            raise AfieldError(f"the plan names {what} '{name}' twice")
+
+
+def make_job(protocol: Protocol, row: Row, target: str, seed: int, settings: dict[str, Any]) -> Job:
+    """One run, with the config it will have."""
+    fixed: Values = {
+        "data": {"name": protocol.data}, "task": {"kind": protocol.task, "target": target},
+        "method": {"name": row.method}, "training": {"seed": seed},
+    }  # fmt: skip
+    try:
+        config = resolve(by_section(settings), by_section(row.settings), fixed)
+    except AfieldError as error:
+        raise AfieldError(f"row '{row.label}': {error}") from error
+    return Job(Place(protocol.name, protocol.version, row.label), config)
+
+
+def by_section(settings: dict[str, Any]) -> Values:
+    """A plan's settings, "training.steps" = 3 or training.steps = 3, as a layer of a config."""
+    values: Values = {}
+    for path, value in settings.items():
+        section, dot, key = path.partition(".")
+        given = {key: value} if dot else value
+        if not isinstance(given, dict):
+            raise AfieldError(f"a setting's name is section.key, not '{path}'")
+        for name in given:
+            if section in ("data", "task") or (section, name) in (("method", "name"), ("training", "seed")):
+                raise AfieldError(f"the plan itself decides {section}.{name}; it cannot be a setting")
+        values.setdefault(section, {}).update(given)
+    return values

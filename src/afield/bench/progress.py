@@ -1,0 +1,99 @@
+"""What a person sees of a benchmark: one bar over the steps of all runs, and a line for each run that ends."""
+
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.text import Text
+
+from afield.bench.folder import BenchFolder
+from afield.bench.plan import Job
+from afield.errors import AfieldError
+from afield.records import Record, evaluations, read_records
+from afield.selection import source_score
+from afield.training import RunFolder
+
+
+class BenchProgress:
+    """On standard error; without a terminal only the lines; nothing when not `shown`."""
+
+    def __init__(self, folder: BenchFolder, jobs: list[Job], missing: list[Job], shown: bool = True) -> None:
+        self.console = Console(stderr=True, quiet=not shown, soft_wrap=True)
+        self.watched = shown and self.console.is_terminal
+        self.folder = folder
+        self.total, self.ended = len(jobs), len(jobs) - len(missing)
+        self.under_way: list[Job] = []
+        self.steps = 0
+        self.bar = Progress(
+            TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:.0f}%"),
+            TimeElapsedColumn(), TimeRemainingColumn(),
+        )  # fmt: skip
+        self.task = self.bar.add_task("", total=sum(job.config.training.steps for job in missing))
+        self.live = Live(console=self.console, get_renderable=self._render, refresh_per_second=2)
+        self.beginning = f"{self.ended} of {len(jobs)} runs are recorded, {len(missing)} to go"
+
+    def __enter__(self) -> Self:
+        self.say(self.beginning)
+        if self.watched:
+            self.live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.watched:
+            self.live.stop()
+
+    def say(self, text: str) -> None:
+        """A line above the bar."""
+        self.console.print(text, highlight=False, markup=False)
+
+    def begun(self, job: Job) -> None:
+        """A run is under way."""
+        self.under_way.append(job)
+
+    def recorded(self, job: Job, records: list[Record]) -> None:
+        """A run has ended well."""
+        self._end(job)
+        self.say(f"{self._count()} {job}: {accuracies(evaluations(records)[-1])}; {records[-1]['seconds']:.0f} s")
+
+    def failed(self, job: Job, reason: str) -> None:
+        """A run has failed."""
+        self._end(job)
+        self.say(f"{self._count()} {job}: failed: {reason}")
+
+    def _end(self, job: Job) -> None:
+        self.under_way.remove(job)
+        self.ended += 1
+        self.steps += job.config.training.steps
+
+    def _count(self) -> str:
+        return f"{self.ended}/{self.total}"
+
+    def _render(self) -> Group:
+        """The bar and what is under way, as far as its evaluations say."""
+        steps, lines = self.steps, []
+        for job in list(self.under_way):
+            last = self._last_evaluation(job)
+            steps += last["step"] if last else 0
+            lines.append(
+                Text(f"{job}: " + (f"step {last['step']}, {accuracies(last)}" if last else "begun"), style="dim")
+            )
+        self.bar.update(self.task, description=f"{self._count()} runs", completed=steps)
+        return Group(self.bar, *lines)
+
+    def _last_evaluation(self, job: Job) -> Record | None:
+        try:
+            found = evaluations(read_records(RunFolder(self.folder.run_folder(job)).records))
+        except AfieldError:  # not begun to write, or just tidied away
+            return None
+        return found[-1] if found else None
+
+
+def accuracies(evaluation: Record) -> str:
+    """An evaluation in a few words; what looks at the target's labels is marked."""
+    parts = [f"sources {source_score(evaluation):.1%}"]
+    parts += [f"target {name} {result['accuracy']:.1%} (oracle)" for name, result in evaluation["oracle"].items()]
+    return ", ".join(parts)

@@ -1,0 +1,78 @@
+"""Training one job: in this process, or in a process of its own that takes jobs until there are none."""
+
+import gc
+import os
+import shutil
+import threading
+import traceback
+from contextlib import ExitStack
+from dataclasses import dataclass
+from multiprocessing import parent_process
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from afield.bench.plan import Job
+from afield.errors import AfieldError
+from afield.records import Record, read_records
+from afield.run import opened
+from afield.training import RunFolder
+
+
+@dataclass(frozen=True)
+class Failed:
+    """Why a run has no result: one line, and for what is not the user's doing where it happened."""
+
+    reason: str
+    trace: str | None = None
+
+
+Outcome = list[Record] | Failed
+
+
+def attempt(job: Job, folder: Path) -> Outcome:
+    """The records of a job's run, or why there are none. A run that failed leaves nothing to resume."""
+    try:
+        return train_job(job, folder)
+    except AfieldError as error:
+        failed = Failed(" ".join(str(error).split()))
+    except Exception as error:
+        failed = Failed(" ".join(f"{type(error).__name__}: {error}".split()), traceback.format_exc())
+    finally:
+        gc.collect()  # what the run held on the device must be free for the next
+    shutil.rmtree(folder, ignore_errors=True)
+    return failed
+
+
+def train_job(job: Job, folder: Path) -> list[Record]:
+    """Go on with a killed run where it can be gone on with; else begin anew."""
+    files = RunFolder(folder)
+    with ExitStack() as stack:
+        try:
+            resume = files.last.exists()
+            loop = stack.enter_context(opened(job.config, folder, resume=resume, progress=False, place=job.place))
+        except AfieldError:
+            if not files.last.exists():
+                raise
+            loop = stack.enter_context(opened(job.config, folder, resume=False, progress=False, place=job.place))
+        if not loop.ended:
+            loop.run()
+    return read_records(files.records)
+
+
+def serve(connection: Connection) -> None:
+    """Train the jobs that come, one after the other, until the other end is closed."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    while True:
+        try:
+            job, folder = connection.recv()
+        except EOFError:
+            return
+        connection.send(attempt(job, folder))
+
+
+def _end_with_parent() -> None:
+    """A killed benchmark must not leave processes that write where its successor writes."""
+    parent = parent_process()
+    if parent:
+        parent.join()
+        os._exit(1)
