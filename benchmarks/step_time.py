@@ -87,6 +87,8 @@ def milliseconds(step: TrainingStep, steps: int) -> float:
             step()
         synchronise()
         times.append(1000 * (time.perf_counter() - started) / steps)
+    if not bool(step.healthy):
+        raise SystemExit("the losses are not finite: this step computes nothing, however fast")
     return statistics.median(times)
 
 

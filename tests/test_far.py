@@ -5,6 +5,7 @@ from torch.nn.functional import cross_entropy
 from afield.batches import Batch
 from afield.catalogue import create_method, find_entry, list_methods
 from afield.losses import (
+    class_imbalance,
     dual_ranking_entropy,
     expert_consistency,
     moment_distance,
@@ -125,18 +126,23 @@ RANKINGS = {
     "far-without-dre-plus": lambda e, r, c: ranking_entropy_minus(r, c),
     "far-without-ranking": lambda e, r, c: unranked_entropy(e, c),
 }
+BALANCE = 0.25
 
 
 @pytest.mark.parametrize("target", [True, False], ids=["uda", "dg"])
 @pytest.mark.parametrize("routing", ["end-to-end", "selective"])
+@pytest.mark.parametrize("reference_is", ["live", "detached"])
 @pytest.mark.parametrize("name", RANKINGS)
-def test_losses_are_those_of_the_paper_times_their_weights(name, routing, target):
-    method = build(name, routing=routing, experts_shape_backbone=True, **WEIGHTS)
+def test_losses_are_those_of_the_paper_times_their_weights(name, reference_is, routing, target):
+    options = {"dre_reference": reference_is, "dre_balance": BALANCE, **WEIGHTS}
+    method = build(name, routing=routing, experts_shape_backbone=True, **options)
     batch = make_batch(target)
     F, A, R_plus, R_minus = by_hand(method, batch.images)
     labelled = SOURCES * PER_DOMAIN
     enhanced, reference, contaminated = (classify(method, f) for f in (A + R_plus, A, A + R_minus))
     domains = A.mean(dim=(2, 3)).view(SOURCES + target, PER_DOMAIN, -1)
+    ranked_by = reference if reference_is == "live" else reference.detach()
+    imbalance = BALANCE * class_imbalance(enhanced[labelled:]) if target else 0
     slices = method.pool(F[:labelled]).view(SOURCES, PER_DOMAIN, -1)
     experts = zip(slices, method.experts.weight, method.experts.bias, strict=True)
     taught = [vectors @ weight + bias for vectors, weight, bias in experts]
@@ -144,7 +150,7 @@ def test_losses_are_those_of_the_paper_times_their_weights(name, routing, target
         "classification": cross_entropy(enhanced[:labelled], batch.labels),
         "aligned": 0.2 * cross_entropy(reference[:labelled], batch.labels),
         "align": 0.7 * moment_distance(domains, has_target=target),
-        "dre": 0.3 * RANKINGS[name](enhanced, reference, contaminated),
+        "dre": 0.3 * (RANKINGS[name](enhanced, ranked_by, contaminated) + imbalance),
         "experts": cross_entropy(torch.cat(taught), batch.labels),
         "consistency": 5.0 * expert_consistency(enhanced[:labelled], torch.cat(taught)),
     }

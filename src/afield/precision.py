@@ -11,6 +11,11 @@ def at_least_float32(values: Tensor) -> Tensor:
     return values.to(torch.promote_types(values.dtype, torch.float32))
 
 
+def exact_mean(values: Tensor, dim: int | tuple[int, ...]) -> Tensor:
+    """The mean, added up and kept in float32 or better."""
+    return values.mean(dim=dim, dtype=torch.promote_types(values.dtype, torch.float32))
+
+
 def in_float32(layer: Callable[[Tensor], Tensor], values: Tensor) -> Tensor:
     """A layer's output in float32 or better, whatever autocast says: no cast of its weights, forward or backward."""
     with torch.autocast(values.device.type, enabled=False):

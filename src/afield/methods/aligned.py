@@ -14,6 +14,7 @@ from afield.losses import moment_distance
 from afield.methods.method import Inspection, Losses, Method, MethodOptions, Shape, share
 from afield.methods.registry import register_method
 from afield.networks import Gate, GatedSelection
+from afield.precision import exact_mean
 
 
 class AlignedOptions(MethodOptions):
@@ -52,7 +53,7 @@ class Aligned(Method):
         """Cross-entropy over the sources, moment distance over all domains of the batch."""
         features = self.selected(F)
         scores = self.classifier(self.pool(features[: batch.num_labelled]))
-        pooled = batch.by_domain(features.mean(dim=(2, 3)))
+        pooled = batch.by_domain(exact_mean(features, (2, 3)))
         return {
             "classification": cross_entropy(scores, batch.labels),
             "align": self.options.align_weight * moment_distance(pooled, batch.has_target),

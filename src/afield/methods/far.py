@@ -35,14 +35,17 @@ from afield.losses import (
 )
 from afield.methods.method import Inspection, Losses, Method, MethodOptions, Shape, share
 from afield.methods.registry import register_method
-from afield.networks import ConvolutionSelection, Experts, Gate, GatedSelection, classify_all, classify_aside
+from afield.networks import ConvolutionSelection, Experts, Gate, GatedSelection, classify_all, classify_aside, weighted
+from afield.precision import exact_mean
 
 
 class FAROptions(MethodOptions):
     """Options of FAR. The weights multiply losses whose own weight in L is 1."""
 
     align_weight: float = Field(0.5, ge=0, description="weight of the moment distance of A (paper: 0.5)")
-    dre_weight: float = Field(0.1, ge=0, description="weight of the dual ranking entropy (paper: 0.1)")
+    dre_weight: float = Field(
+        1.0, ge=0, description="weight of the dual ranking entropy; at the paper's it hardly acts (paper: 0.1)"
+    )
     consistency_weight: float = Field(
         0.1, ge=0, description="weight of learning from the experts (paper: 100, which swamps the other losses)"
     )
@@ -63,10 +66,11 @@ class FAROptions(MethodOptions):
         "dual", description="which halves of the ranking entropy; 'unranked' compares with no reference"
     )
     dre_reference: Literal["live", "detached"] = Field(
-        "live", description="whether E(C(f)), which the others are ranked against, is trained by the ranking too"
+        "detached",
+        description="whether the ranking also trains E(C(f)), which it ranks by; live, it pays to blur A (paper: live)",
     )
     dre_balance: float = Field(
-        0.0, ge=0, description="weight, beside L+ and L-, of keeping all classes in use on the target (paper: 0)"
+        0.3, ge=0, description="beside L+ and L-: keep all classes in use on the target, or one may take all (paper: 0)"
     )
     experts: bool = Field(True, description="a classifier a source reads pool(F) and teaches C")
     experts_shape_backbone: bool = Field(
@@ -127,7 +131,7 @@ class FAR(Method):
         """F, A, R and R+ from a map F."""
         A = self.fa(F)
         R = F - A
-        return Parts(F, A, R, self.fr(R) * R)
+        return Parts(F, A, R, weighted(R, self.fr(R)))
 
     def forward(self, images: Tensor) -> Tensor:
         """C(pool(A + R+))."""
@@ -156,10 +160,7 @@ class FAR(Method):
             losses["aligned"] = options.aligned_classification_weight * aligned
         losses["align"] = options.align_weight * self._alignment(seen.parts, batch)
         if options.dre != "none":
-            ranking = self._ranking_entropy(seen)
-            if options.dre_balance and batch.has_target:
-                ranking = ranking + options.dre_balance * class_imbalance(seen.enhanced[labelled:])
-            losses["dre"] = options.dre_weight * ranking
+            losses["dre"] = options.dre_weight * self._ranking_entropy(seen, batch)
         if self.experts is not None:
             taught = self.teach(batch, seen.whole)
             losses["experts"] = cross_entropy(taught, batch.labels)
@@ -178,26 +179,32 @@ class FAR(Method):
     def _alignment(self, parts: Parts, batch: Batch) -> Tensor:
         """L_align of A averaged over all positions, whatever grid C reads; selective: into FA only."""
         A = self.fa(parts.F.detach()) if self.options.routing == "selective" else parts.A
-        return moment_distance(batch.by_domain(A.mean(dim=(2, 3))), batch.has_target)
+        return moment_distance(batch.by_domain(exact_mean(A, (2, 3))), batch.has_target)
 
-    def _ranking_entropy(self, seen: Seen) -> Tensor:
-        """L_DRE, or the part of it an ablation keeps; selective: into FR only."""
-        enhanced, reference, contaminated = seen.enhanced, seen.reference, seen.contaminated
-        if self.options.routing == "selective":
+    def _ranking_entropy(self, seen: Seen, batch: Batch) -> Tensor:
+        """L_DRE, or the part of it an ablation keeps, with its guard against collapse; selective: into FR only."""
+        options = self.options
+        scores: tuple[Tensor, ...] = (seen.enhanced, seen.reference, seen.contaminated)
+        if options.routing == "selective":
             R = seen.parts.R.detach()
-            f, r, r_plus = self.pool(seen.parts.A.detach()), self.pool(R), self.pool(self.fr(R) * R)
+            f, r, r_plus = self.pool(seen.parts.A.detach()), self.pool(R), self.pool(weighted(R, self.fr(R)))
             vectors = (f + r_plus, f, f + (r - r_plus))
-            enhanced, reference, contaminated = (classify_aside(self.classifier, v, frozen=True) for v in vectors)
-        if self.options.dre_reference == "detached":
+            scores = tuple(classify_aside(self.classifier, v, frozen=True) for v in vectors)
+        enhanced, reference, contaminated = scores
+        if options.dre_reference == "detached":
             reference = reference.detach()
-        match self.options.dre:
+        match options.dre:
             case "plus":
-                return ranking_entropy_plus(enhanced, reference)
+                ranking = ranking_entropy_plus(enhanced, reference)
             case "minus":
-                return ranking_entropy_minus(reference, contaminated)
+                ranking = ranking_entropy_minus(reference, contaminated)
             case "unranked":
-                return unranked_entropy(enhanced, contaminated)
-        return dual_ranking_entropy(enhanced, reference, contaminated)
+                ranking = unranked_entropy(enhanced, contaminated)
+            case _:
+                ranking = dual_ranking_entropy(enhanced, reference, contaminated)
+        if options.dre_balance and batch.has_target:
+            ranking = ranking + options.dre_balance * class_imbalance(enhanced[batch.num_labelled :])
+        return ranking
 
     def inspect(self, images: Tensor) -> Inspection:
         """Scores of C on F, A, A + R+ and A + R-, and what the two gates let through."""

@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from afield.batches import Batch
 from afield.networks import Classifier, NetworkOptions, Pool, build_backbone, map_shape
-from afield.precision import at_least_float32
 
 Losses = dict[str, Tensor]
 
@@ -65,7 +64,7 @@ class Method(nn.Module):
 
     def losses(self, batch: Batch) -> Losses:
         """Every loss by name, weighted; the loop sums them, and ramps up those that `ramped` names."""
-        return self.losses_of(at_least_float32(self.backbone(self.images(batch))), batch)
+        return self.losses_of(self.backbone(self.images(batch)), batch)
 
     def images(self, batch: Batch) -> Tensor:
         """The images of a batch that the method looks at: all of them."""

@@ -5,7 +5,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from afield.precision import in_float32
+from afield.precision import exact_mean, in_float32
 
 GateKind = Literal["both", "channel", "spatial"]
 Size = tuple[int, int]
@@ -22,7 +22,7 @@ class ChannelGate(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """Gate values in 0..1."""
-        return in_float32(self.layers, features.mean(dim=(2, 3)))[:, :, None, None]
+        return in_float32(self.layers, exact_mean(features, (2, 3)))[:, :, None, None]
 
 
 class SpatialGate(nn.Module):
@@ -44,8 +44,9 @@ class SpatialGate(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """Gate values in 0..1."""
-        pooled = torch.stack((features.mean(dim=1), features.amax(dim=1)), dim=1)
-        return in_float32(self.layers, pooled)
+        # Not amax, which would share its gradient among equals, in many more kernels.
+        mean, largest = exact_mean(features, 1), features.max(dim=1).values
+        return in_float32(self.layers, torch.stack((mean, largest.to(mean.dtype)), dim=1))
 
 
 class SmallConvolution(nn.Conv2d):
@@ -130,8 +131,12 @@ class GatedSelection(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """The selected part of the map."""
-        selected: Tensor = self.gate(features) * features
-        return selected
+        return weighted(features, self.gate(features))
+
+
+def weighted(features: Tensor, gate: Tensor) -> Tensor:
+    """The map times the gate, in the map's precision: at float32, maps take twice as long to read and write."""
+    return features * gate.to(features.dtype)
 
 
 class ConvolutionSelection(nn.Sequential):

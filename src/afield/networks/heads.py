@@ -6,7 +6,7 @@ from torch.func import functional_call
 from torch.nn.functional import adaptive_avg_pool2d
 
 from afield.networks.options import NetworkOptions
-from afield.precision import in_float32
+from afield.precision import at_least_float32, exact_mean, in_float32
 
 GRID = {"pool": 1, "pool2": 2}
 
@@ -23,13 +23,13 @@ class Pool(nn.Module):
         self.width = channels * rows * columns
 
     def forward(self, features: Tensor) -> Tensor:
-        """Average over the grid's cells and flatten."""
+        """Average over the grid's cells, in float32, and flatten."""
         (rows, columns), (count, channels, height, width) = self.grid, features.shape
         if height % rows or width % columns:
-            return adaptive_avg_pool2d(features, self.grid).flatten(1)
+            return adaptive_avg_pool2d(at_least_float32(features), self.grid).flatten(1)
         # Cells of one size are a mean over axes, whose gradient is a plain copy: several times faster.
         cells = features.reshape(count, channels, rows, height // rows, columns, width // columns)
-        return cells.mean(dim=(3, 5)).flatten(1)
+        return exact_mean(cells, (3, 5)).flatten(1)
 
 
 class Classifier(nn.Sequential):

@@ -17,8 +17,8 @@ class TrainingOptions(BaseModel):
     weight_decay: float = Field(5e-4, ge=0)
     schedule: Literal["cosine", "constant"] = Field("cosine", description="of the learning rate after warm-up")
     warmup_steps: int = Field(0, ge=0, description="steps over which the learning rate rises to lr")
-    ramp: Literal["dann", "linear", "constant"] = Field(
-        "dann", description="adaptation weights rise from 0 by DANN's schedule or evenly, or stand from the first step"
+    ramp: Literal["dann", "constant"] = Field(
+        "dann", description="adaptation weights rise from 0 by DANN's schedule, or stand from the first step"
     )
     clip_norm: float = Field(0.0, ge=0, description="largest norm of the gradient; 0 does not clip")
     augment: bool = Field(True, description="random shifts, and flips where the data allows them")

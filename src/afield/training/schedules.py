@@ -16,6 +16,7 @@ def learning_rate(options: TrainingOptions, step: int) -> float:
 
 
 def adaptation_weight(options: TrainingOptions, step: int) -> float:
-    """What the ramped losses are multiplied by; p of training done, it is 1, p, or 2 / (1 + exp(-10 p)) - 1."""
-    done = step / options.steps
-    return {"constant": 1.0, "linear": done, "dann": 2 / (1 + math.exp(-10 * done)) - 1}[options.ramp]
+    """What the ramped losses are multiplied by: 2 / (1 + exp(-10 p)) - 1 with p the share of training done."""
+    if options.ramp == "constant":
+        return 1.0
+    return 2 / (1 + math.exp(-10 * step / options.steps)) - 1
