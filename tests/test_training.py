@@ -343,3 +343,40 @@ def test_a_run_of_another_device_does_not_resume_here(train_toy, tmp_path):
     save_checkpoint(run.checkpoint, checkpoint)
     with pytest.raises(AfieldError, match=r"cannot resume .* on cpu: it was begun on cuda"):
         train_toy(tmp_path / "run", resume=True)
+
+
+def test_a_method_of_two_phases_changes_at_its_share_of_training_and_so_does_a_resumed_run(
+    train_toy, tmp_path, monkeypatch
+):
+    from afield.methods import registry
+
+    class TwoPhases(Baseline):
+        phases = (0.5, 0.75)
+
+        def losses_of(self, F, batch):
+            loss = super().losses_of(F, batch)["classification"]
+            return {"classification": loss, "phase": loss.detach() * 0 + self.phase}
+
+    before = dict(registry._methods)
+    registry.register_method("two-phases", summary="a test", reference="none")(TwoPhases)
+    try:
+        settings = {"training.evaluate_every": 1, "training.checkpoint_every": 7}
+        run = train_toy(tmp_path / "run", "two-phases", steps=12, settings=settings)
+        seen = [line["losses"]["phase"] for line in evaluations(run.records)]
+        assert seen == [0] * 6 + [1] * 3 + [2] * 3
+        loop_step = Loop._train_step
+
+        def killed(loop):
+            if loop.step == 8:
+                raise KeyboardInterrupt
+            loop_step(loop)
+
+        monkeypatch.setattr(Loop, "_train_step", killed)
+        with pytest.raises(KeyboardInterrupt):
+            train_toy(tmp_path / "killed", "two-phases", steps=12, settings=settings)
+        monkeypatch.setattr(Loop, "_train_step", loop_step)
+        resumed = train_toy(tmp_path / "killed", "two-phases", steps=12, settings=settings, resume=True)
+        assert [line["losses"]["phase"] for line in evaluations(resumed.records)] == seen
+    finally:
+        registry._methods.clear()
+        registry._methods.update(before)

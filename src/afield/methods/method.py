@@ -53,6 +53,11 @@ class Method(nn.Module):
     """Names of the losses whose weight the loop ramps up from 0."""
     training_only: ClassVar[frozenset[str]] = frozenset()
     """Names of the parts that inference does without."""
+    phases: ClassVar[tuple[float, ...]] = ()
+    """Shares of training, such as (0.5,), at which the method's step begins to be another one; see `phase`."""
+    phase: int = 0
+    """How many of the `phases` have begun. The loop sets it, before each step. A step may branch on nothing else that
+    changes from step to step, since it may have been recorded."""
 
     def __init__(self, shape: Shape, options: MethodOptions) -> None:
         super().__init__()

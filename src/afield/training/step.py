@@ -57,6 +57,9 @@ class TrainingStep:
 
     def __call__(self) -> None:
         """Take one step. The losses are then in `losses`, until the next one."""
+        phase = sum(self.stream.step >= share * self.options.steps for share in self.method.phases)
+        if phase != self.method.phase:
+            self.method.phase, self.graph, self.calls = phase, None, 0
         self.stream.prepare()
         if self.recorded and self.graph is None and self.calls == STEPS_BEFORE_RECORDING:
             self._record()
