@@ -16,6 +16,8 @@ from afield.networks import (
     SpatialGate,
     classify_all,
     classify_aside,
+    pooling_weights,
+    select_and_pool,
 )
 from afield.networks.gates import SmallConvolution
 
@@ -88,7 +90,9 @@ def test_each_branch_varies_only_along_its_own_dimensions(normalised):
 def test_branches_run_in_parallel_and_the_gate_is_their_product():
     features = random_map(2, 16, 5, 5)
     gate = Gate(16).double()
-    torch.testing.assert_close(gate(features), gate.channel(features) * gate.spatial(features))
+    a = gate.channel(features.mean(dim=(2, 3)))
+    S = gate.spatial(features.mean(dim=1), features.amax(dim=1))
+    torch.testing.assert_close(gate(features), a[:, :, None, None] * S[:, None])
 
 
 def test_a_normalised_gate_is_the_plain_one_divided_by_its_mean():
@@ -101,7 +105,7 @@ def test_a_normalised_gate_is_the_plain_one_divided_by_its_mean():
 
 def test_the_channel_branch_sees_only_the_average_over_positions():
     features = random_map(2, 16, 4, 4)
-    gate = ChannelGate(16).double()
+    gate = Gate(16, "channel").double()
     averaged = features.mean(dim=(2, 3), keepdim=True).expand_as(features)
     torch.testing.assert_close(gate(features), gate(averaged))
 
@@ -109,7 +113,7 @@ def test_the_channel_branch_sees_only_the_average_over_positions():
 def test_the_spatial_branch_sees_only_mean_and_maximum_over_channels():
     features = random_map(2, 16, 6, 6)
     features[:, 0] = 20
-    gate = SpatialGate(16).double()
+    gate = Gate(16, "spatial").double()
 
     def shifted(up, down, by):
         """The same mean; another maximum if channel 0, the largest, is moved."""
@@ -293,3 +297,31 @@ def test_small_layers_stay_in_float32_under_autocast():
         assert gate(torch.randn(2, 16, 4, 4).bfloat16()).dtype == torch.float32
         assert classifier(torch.randn(2, 16).bfloat16()).dtype == torch.float32
         assert Experts(2, 4, 3)(torch.randn(2, 5, 4).bfloat16()).dtype == torch.float32
+
+
+@pytest.mark.parametrize("normalised", [True, False], ids=["normalised", "plain"])
+@pytest.mark.parametrize("kind", ["both", "channel", "spatial"])
+@pytest.mark.parametrize(
+    ("grid", "shape"),
+    [("pool", (16, 8, 8)), ("pool2", (16, 8, 8)), ("pool2", (16, 7, 5)), ("flatten", (16, 3, 4))],
+)
+def test_pooled_parts_are_those_of_the_maps_and_so_are_their_gradients(grid, shape, kind, normalised):
+    torch.manual_seed(0)
+    pool = Pool(grid, shape)
+    fa, fr = Gate(16, kind, normalised=normalised).double(), Gate(16, kind).double()
+    F = torch.randn(5, *shape, dtype=torch.double).relu().requires_grad_()
+    A = fa(F) * F
+    R_plus = fr(F - A) * (F - A)
+    by_maps = (pool(F), pool(A), pool(R_plus), A.mean(dim=(2, 3)))
+    pooled = select_and_pool(F, fa, fr, pooling_weights(pool).double())
+    leaves = [F, *fa.parameters(), *fr.parameters()]
+    for ours, theirs in zip(pooled, by_maps, strict=True):
+        torch.testing.assert_close(ours, theirs)
+        gradients = [
+            torch.autograd.grad((y * y.detach().cos()).sum(), leaves, retain_graph=True, allow_unused=True)
+            for y in (ours, theirs)
+        ]
+        for one, other in zip(*gradients, strict=True):
+            assert (one is None) == (other is None) or (one if one is not None else other).abs().max() < 1e-12
+            if one is not None and other is not None:
+                torch.testing.assert_close(one, other)

@@ -19,8 +19,9 @@ Where the default leaves the paper, the option that does so says why; the preset
 
 from typing import ClassVar, Literal, NamedTuple
 
+import torch
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from afield.batches import Batch
@@ -35,7 +36,19 @@ from afield.losses import (
 )
 from afield.methods.method import Inspection, Losses, Method, MethodOptions, Shape, share
 from afield.methods.registry import register_method
-from afield.networks import ConvolutionSelection, Experts, Gate, GatedSelection, classify_all, classify_aside, weighted
+from afield.networks import (
+    ConvolutionSelection,
+    Experts,
+    Gate,
+    GatedSelection,
+    Pooled,
+    can_pool,
+    classify_all,
+    classify_aside,
+    pooling_weights,
+    select_and_pool,
+    weighted,
+)
 from afield.precision import exact_mean
 
 
@@ -94,14 +107,18 @@ class Parts(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """What the network makes of images: the maps, pool(F), f+ and C's scores of f+, f and f-."""
+    """What the network makes of images: pool(F), A's mean over positions, f+, and C's scores of f+, f and f-."""
 
-    parts: Parts
     whole: Tensor
+    aligned_mean: Tensor
     f_plus: Tensor
     enhanced: Tensor
     reference: Tensor
     contaminated: Tensor
+
+    def first(self, count: int) -> "Seen":
+        """Of the first images only."""
+        return Seen(*(values[:count] for values in self))
 
 
 @register_method("far", summary="feature alignment and restoration", reference="Jin et al. 2020")
@@ -113,18 +130,21 @@ class FAR(Method):
     ramped = frozenset({"align", "dre", "consistency"})
     training_only = frozenset({"experts"})
     options: FAROptions
+    pooling: Tensor | None
 
     def __init__(self, shape: Shape, options: FAROptions) -> None:
         super().__init__(shape, options)
         channels = self.map_shape[0]
         kind = "both" if options.gate == "conv" else options.gate
-        self.fa: nn.Module = (
+        self.fa: ConvolutionSelection | GatedSelection = (
             ConvolutionSelection(channels)
             if options.gate == "conv"
             else GatedSelection(Gate(channels, kind, options.reduction, options.normalised_gate, self.map_shape[1:]))
         )
         # FR stays a plain sigmoid, as in the paper: R- = (1 - FR) R means nothing for a gate above 1.
         self.fr = Gate(channels, kind, options.reduction, size=self.map_shape[1:])
+        weights = pooling_weights(self.pool) if options.gate != "conv" and can_pool(self.map_shape) else None
+        self.register_buffer("pooling", weights, persistent=False)
         self.experts = Experts(shape.num_sources, self.pool.width, shape.num_classes) if options.experts else None
 
     def parts(self, F: Tensor) -> Parts:
@@ -139,18 +159,24 @@ class FAR(Method):
         scores: Tensor = self.classifier(self.pool(parts.A + parts.R_plus))
         return scores
 
-    def see(self, F: Tensor) -> Seen:
-        """All that the losses need. Pooling is linear: three pooled maps make f, f+, f- and pool(F)."""
+    def pooled(self, F: Tensor) -> Pooled:
+        """pool(F), pool(A) and pool(R+), by way of the maps or, for gates on small maps, without making them."""
+        if self.pooling is not None and isinstance(self.fa, GatedSelection):
+            return select_and_pool(F, self.fa.gate, self.fr, self.pooling)
         parts = self.parts(F)
-        f, r_plus, whole = self.pool(parts.A), self.pool(parts.R_plus), self.pool(parts.F)
+        return Pooled(self.pool(parts.F), self.pool(parts.A), self.pool(parts.R_plus), exact_mean(parts.A, (2, 3)))
+
+    def see(self, F: Tensor) -> Seen:
+        """All that the losses need. Pooling is linear: f+ = f + pool(R+), and f- = pool(A + R - R+) = pool(F - R+)."""
+        whole, f, r_plus, aligned_mean = self.pooled(F)
         f_plus, f_minus = f + r_plus, whole - r_plus
-        return Seen(parts, whole, f_plus, *classify_all(self.classifier, f_plus, f, f_minus))
+        return Seen(whole, aligned_mean, f_plus, *classify_all(self.classifier, f_plus, f, f_minus))
 
     def losses_of(self, F: Tensor, batch: Batch) -> Losses:
         """Classification on the sources; alignment and ranking entropy on all domains; consistency on the sources."""
-        return self.losses_seen(self.see(F), batch)
+        return self.losses_seen(self.see(F), F, batch)
 
-    def losses_seen(self, seen: Seen, batch: Batch) -> Losses:
+    def losses_seen(self, seen: Seen, F: Tensor, batch: Batch) -> Losses:
         """The losses of what was seen of a batch."""
         options, labelled = self.options, batch.num_labelled
         enhanced = seen.enhanced[:labelled]
@@ -158,9 +184,9 @@ class FAR(Method):
         if options.aligned_classification_weight:
             aligned = cross_entropy(seen.reference[:labelled], batch.labels)
             losses["aligned"] = options.aligned_classification_weight * aligned
-        losses["align"] = options.align_weight * self._alignment(seen.parts, batch)
+        losses["align"] = options.align_weight * self._alignment(seen, F, batch)
         if options.dre != "none":
-            losses["dre"] = options.dre_weight * self._ranking_entropy(seen, batch)
+            losses["dre"] = options.dre_weight * self._ranking_entropy(seen, F, batch)
         if self.experts is not None:
             taught = self.teach(batch, seen.whole)
             losses["experts"] = cross_entropy(taught, batch.labels)
@@ -176,18 +202,21 @@ class FAR(Method):
         scores: Tensor = self.experts(batch.by_domain(whole[: batch.num_labelled]))
         return scores.flatten(0, 1)
 
-    def _alignment(self, parts: Parts, batch: Batch) -> Tensor:
+    def _alignment(self, seen: Seen, F: Tensor, batch: Batch) -> Tensor:
         """L_align of A averaged over all positions, whatever grid C reads; selective: into FA only."""
-        A = self.fa(parts.F.detach()) if self.options.routing == "selective" else parts.A
-        return moment_distance(batch.by_domain(exact_mean(A, (2, 3))), batch.has_target)
+        selective = self.options.routing == "selective"
+        aligned_mean = exact_mean(self.fa(F.detach()), (2, 3)) if selective else seen.aligned_mean
+        return moment_distance(batch.by_domain(aligned_mean), batch.has_target)
 
-    def _ranking_entropy(self, seen: Seen, batch: Batch) -> Tensor:
+    def _ranking_entropy(self, seen: Seen, F: Tensor, batch: Batch) -> Tensor:
         """L_DRE, or the part of it an ablation keeps, with its guard against collapse; selective: into FR only."""
         options = self.options
         scores: tuple[Tensor, ...] = (seen.enhanced, seen.reference, seen.contaminated)
         if options.routing == "selective":
-            R = seen.parts.R.detach()
-            f, r, r_plus = self.pool(seen.parts.A.detach()), self.pool(R), self.pool(weighted(R, self.fr(R)))
+            with torch.no_grad():
+                A = self.fa(F)
+            R = F.detach() - A
+            f, r, r_plus = self.pool(A), self.pool(R), self.pool(weighted(R, self.fr(R)))
             vectors = (f + r_plus, f, f + (r - r_plus))
             scores = tuple(classify_aside(self.classifier, v, frozen=True) for v in vectors)
         enhanced, reference, contaminated = scores

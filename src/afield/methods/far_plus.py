@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from afield.batches import Batch
-from afield.methods.far import FAR, FAROptions, Parts, Seen
+from afield.methods.far import FAR, FAROptions
 from afield.methods.method import Losses
 from afield.methods.registry import register_method
 from afield.strong_views import strong_view
@@ -44,8 +44,8 @@ class FARPlus(FAR):
     def losses_of(self, F: Tensor, batch: Batch) -> Losses:
         """FAR's losses on the images as they are, and cross-entropy of the views against the labels of the images."""
         seen, count = self.see(F), len(batch.images)
-        plain = Seen(Parts(*(part[:count] for part in seen.parts)), *(value[:count] for value in seen[1:]))
-        losses = self.losses_seen(plain, batch)
+        plain = seen.first(count)
+        losses = self.losses_seen(plain, F[:count], batch)
         confidence, labels = plain.enhanced[batch.num_labelled :].detach().softmax(dim=1).max(dim=1)
         learned = cross_entropy(seen.enhanced[count:], labels, reduction="none")
         believed = (confidence >= self.options.threshold).to(learned.dtype)

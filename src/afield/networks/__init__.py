@@ -1,5 +1,6 @@
-"""Backbones by name, gates, pooling and classifiers."""
+"""Backbones by name, gates, pooling, classifiers and discriminators."""
 
+from afield.networks.adversarial import Discriminator, reverse_gradient
 from afield.networks.backbones import build_backbone, check_backbone, map_shape, normalisation
 from afield.networks.gates import (
     ChannelGate,
@@ -12,24 +13,31 @@ from afield.networks.gates import (
 )
 from afield.networks.heads import Classifier, Experts, Pool, classify_all, classify_aside
 from afield.networks.options import DIGIT_NETWORK, NetworkOptions
+from afield.networks.pooled_selection import Pooled, can_pool, pooling_weights, select_and_pool
 
 __all__ = [
     "DIGIT_NETWORK",
     "ChannelGate",
     "Classifier",
     "ConvolutionSelection",
+    "Discriminator",
     "Experts",
     "Gate",
     "GateKind",
     "GatedSelection",
     "NetworkOptions",
     "Pool",
+    "Pooled",
     "SpatialGate",
     "build_backbone",
+    "can_pool",
     "check_backbone",
     "classify_all",
     "classify_aside",
     "map_shape",
     "normalisation",
+    "pooling_weights",
+    "reverse_gradient",
+    "select_and_pool",
     "weighted",
 ]

@@ -13,20 +13,20 @@ MOST_POSITIONS = 64
 
 
 class ChannelGate(nn.Module):
-    """a = sigmoid(W2 relu(W1 pool(F))): one value a channel, (B, C, 1, 1)."""
+    """a = sigmoid(W2 relu(W1 pool(F))): one value a channel, (B, C)."""
 
     def __init__(self, channels: int, reduction: int = 8) -> None:
         super().__init__()
         hidden = max(1, channels // reduction)
         self.layers = nn.Sequential(nn.Linear(channels, hidden), nn.ReLU(), nn.Linear(hidden, channels), nn.Sigmoid())
 
-    def forward(self, features: Tensor) -> Tensor:
-        """Gate values in 0..1."""
-        return in_float32(self.layers, exact_mean(features, (2, 3)))[:, :, None, None]
+    def forward(self, mean: Tensor) -> Tensor:
+        """The mean of the map over positions, (B, C), to gate values in 0..1."""
+        return in_float32(self.layers, mean)
 
 
 class SpatialGate(nn.Module):
-    """S = sigmoid(W2 * relu(W1 * channel_pool(F))): one value a position, (B, 1, H, W).
+    """S = sigmoid(W2 * relu(W1 * channel_pool(F))): one value a position, (B, H, W).
 
     The paper gives neither widths nor kernels. Pooling channels to (mean, max), a hidden width of C / r and 5 x 5
     kernels give the parameter count it states.
@@ -42,11 +42,9 @@ class SpatialGate(nn.Module):
             nn.Sigmoid(),
         )
 
-    def forward(self, features: Tensor) -> Tensor:
-        """Gate values in 0..1."""
-        # Not amax, which would share its gradient among equals, in many more kernels.
-        mean, largest = exact_mean(features, 1), features.max(dim=1).values
-        return in_float32(self.layers, torch.stack((mean, largest.to(mean.dtype)), dim=1))
+    def forward(self, mean: Tensor, largest: Tensor) -> Tensor:
+        """Mean and maximum of the map over channels, each (B, H, W), to gate values in 0..1."""
+        return in_float32(self.layers, torch.stack((mean, largest.to(mean.dtype)), dim=1)).squeeze(1)
 
 
 class SmallConvolution(nn.Conv2d):
@@ -110,16 +108,19 @@ class Gate(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """(B, C, H, W) to a gate that broadcasts to it: 0..1, or mean 1 when normalised."""
-        gate: Tensor | None = None
-        for branch, over in ((self.channel, (1,)), (self.spatial, (2, 3))):
-            if branch is None:
-                continue
-            values = branch(features)
-            if self.normalised:
-                values = values / values.mean(dim=over, keepdim=True)
-            gate = values if gate is None else gate * values
-        assert gate is not None
-        return gate
+        # Not amax, which would share its gradient among equals, in many more kernels.
+        a, S = self.weights(exact_mean(features, (2, 3)), exact_mean(features, 1), features.max(dim=1).values)
+        parts = ([] if a is None else [a[:, :, None, None]]) + ([] if S is None else [S[:, None]])
+        return parts[0] * parts[1] if len(parts) == 2 else parts[0]
+
+    def weights(self, mean: Tensor, channel_mean: Tensor, channel_max: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        """The branches' values, (B, C) and (B, H, W), from the statistics they read; None for one that is not there."""
+        a = None if self.channel is None else self.channel(mean)
+        S = None if self.spatial is None else self.spatial(channel_mean, channel_max)
+        if self.normalised:
+            a = None if a is None else a / a.mean(dim=1, keepdim=True)
+            S = None if S is None else S / S.mean(dim=(1, 2), keepdim=True)
+        return a, S
 
 
 class GatedSelection(nn.Module):

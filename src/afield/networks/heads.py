@@ -21,6 +21,7 @@ class Pool(nn.Module):
         rows, columns = (height, width) if kind == "flatten" else (min(GRID[kind], height), min(GRID[kind], width))
         self.grid = rows, columns
         self.width = channels * rows * columns
+        self.shape = shape
 
     def forward(self, features: Tensor) -> Tensor:
         """Average over the grid's cells, in float32, and flatten."""
