@@ -64,12 +64,27 @@ def test_the_method_table_names_every_method():
         assert f"`{name}`" in table, name
 
 
-def test_the_table_over_seeds_is_the_one_its_command_prints(monkeypatch, capsys):
-    command, quoted = re.findall(r"<!-- written by: (.*?) -->\n(.*?)\n<!-- end -->", README, re.DOTALL)[0]
+WRITTEN = [
+    (file.name, command, quoted)
+    for file in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+    for command, quoted in re.findall(
+        r"<!-- written by: (.*?) -->\n(.*?)\n<!-- end -->", file.read_text("utf-8"), re.DOTALL
+    )
+]
+
+
+@pytest.mark.parametrize(
+    ("file", "command", "quoted"), WRITTEN, ids=[f"{file}: {command}" for file, command, _ in WRITTEN]
+)
+def test_a_table_is_the_one_its_command_prints(file, command, quoted, monkeypatch, capsys):
     monkeypatch.chdir(ROOT)
-    monkeypatch.setattr(sys, "argv", command.split())
-    with pytest.raises(SystemExit):
-        main()
+    program, *arguments = command.split()
+    if program == "python":
+        print(load_script(ROOT / arguments[0]).table(Path(arguments[1])))
+    else:
+        monkeypatch.setattr(sys, "argv", [program, *arguments])
+        with pytest.raises(SystemExit):
+            main()
     assert capsys.readouterr().out.strip() == quoted
 
 
