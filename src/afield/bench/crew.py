@@ -3,6 +3,7 @@
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import cycle
@@ -19,7 +20,7 @@ Task = tuple[Job, Path]
 Share = dict[str, str]  # of the machine, as environment variables
 Begun = Callable[[Job], None]
 Outcomes = Generator[tuple[Job, Outcome], None, None]
-SECONDS_TO_LEAVE = 10
+SECONDS_TO_LEAVE = 3
 
 
 def work_here(tasks: Sequence[Task], begun: Begun) -> Outcomes:
@@ -50,8 +51,7 @@ def work_in_processes(tasks: Sequence[Task], begun: Begun, count: int) -> Outcom
                 elif waiting:
                     idle.append(Worker(worker.share))
                 yield job, outcome
-        for worker in idle:
-            worker.dismiss()
+        dismiss(idle)
     finally:
         for worker in [*idle, *(worker for worker, _ in busy.values())]:
             worker.process.kill()
@@ -84,10 +84,14 @@ class Worker:
             return Failed(f"the process that trained it died (exit code {self.process.exitcode})")
         return outcome
 
-    def dismiss(self) -> None:
-        """Let the process end by itself."""
-        self.connection.close()
-        self.process.join(SECONDS_TO_LEAVE)
+
+def dismiss(workers: Sequence[Worker]) -> None:
+    """Let the processes end by themselves, all at once and soon: a GPU's are slow to leave, and hold nothing."""
+    for worker in workers:
+        worker.connection.close()
+    deadline = time.monotonic() + SECONDS_TO_LEAVE
+    for worker in workers:
+        worker.process.join(max(0.0, deadline - time.monotonic()))
 
 
 def shares(count: int) -> list[Share]:
