@@ -90,7 +90,8 @@ def test_a_table_is_the_one_its_command_prints(file, command, quoted, monkeypatc
 
 def test_the_table_over_seeds_is_that_of_its_plan_and_of_todays_methods():
     recorded = {identity_of_record(run[0]) for run in read_runs(ROOT / "results/digits/records.jsonl")}
-    assert {job.identity for job in read_plan(ROOT / "plans/digits.toml")} == recorded
+    plans = [read_plan(ROOT / "plans" / name) for name in ("digits.toml", "digits-far.toml")]
+    assert {job.identity for plan in plans for job in plan} == recorded
 
 
 def test_the_plan_of_the_readme_is_one(tmp_path):
