@@ -16,13 +16,14 @@ LONGEST = 400
 # From the first room, which knows no other, to the last, which nobody knows. A new room finds its place here.
 ORDER = (
     "errors", "files", "options", "precision", "domains", "batches", "strong_views", "networks", "losses",
-    "methods", "records", "selection", "summary", "catalogue", "training", "config", "run", "bench", "inference",
-    "evaluate", "predict", "demo", "cli",
+    "closed_form", "methods", "records", "selection", "summary", "catalogue", "training", "config", "run", "bench",
+    "inference", "evaluate", "adapt", "predict", "demo", "cli",
 )  # fmt: skip
 NEVER = {
     "domains": {"torch", "lightning"},
     "networks": {"afield.losses", "afield.batches", "afield.domains"},
     "losses": {"afield.networks", "afield.batches", "afield.domains"},
+    "closed_form": {"torch", "lightning"},
     "methods": {"afield.training", "afield.records", "afield.config", "afield.run", "lightning"},
     "records": {"torch", "lightning"},
     "selection": {"torch", "lightning"},

@@ -142,6 +142,14 @@ class BatchStream:
             images = augment(self.images[picks].to(self.device), whole, self.augmentation, self.noise)
         return Batch(self.normalise(images.permute(0, 3, 1, 2)), labels.to(self.device), self.num_sources)
 
+    def still(self, per_domain: int) -> Batch:
+        """Images of every domain, not augmented: so many, or as many as the smallest has; the same at every step."""
+        count, starts = min(per_domain, *self.sizes), [sum(self.sizes[:domain]) for domain in range(len(self.sizes))]
+        picks = torch.cat([start + self._order(domain, 0)[:count] for domain, start in enumerate(starts)]).to(self.home)
+        images = self.images[picks].to(self.device).permute(0, 3, 1, 2)
+        labels = self.labels[picks[: self.num_sources * count]].to(self.device)
+        return Batch(self.normalise(images), labels, self.num_sources)
+
     def state_dict(self) -> dict[str, Any]:
         """All that a resumed stream needs to go on exactly where this one stands."""
         return {"step": self.step, "noise": self.noise.get_state()}

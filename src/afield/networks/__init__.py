@@ -2,6 +2,7 @@
 
 from afield.networks.adversarial import Discriminator, reverse_gradient
 from afield.networks.backbones import build_backbone, check_backbone, map_shape, normalisation
+from afield.networks.ensemble import Ensemble, mean_prediction
 from afield.networks.gates import (
     ChannelGate,
     ConvolutionSelection,
@@ -21,6 +22,7 @@ __all__ = [
     "Classifier",
     "ConvolutionSelection",
     "Discriminator",
+    "Ensemble",
     "Experts",
     "Gate",
     "GateKind",
@@ -35,6 +37,7 @@ __all__ = [
     "classify_all",
     "classify_aside",
     "map_shape",
+    "mean_prediction",
     "normalisation",
     "pooling_weights",
     "reverse_gradient",

@@ -1,0 +1,93 @@
+"""ADDA: adversarial discriminative domain adaptation (Tzeng, Hoffman, Saenko, Darrell: CVPR 2017, arXiv 1702.05464).
+
+    phase 0    min over M_s, C    L_cls(C(M_s(x_s)))                                  as the baseline
+    phase 1    min over D         -E log D(M_s(x_s)) - E log(1 - D(M_t(x_t)))         eq. 9
+               min over M_t       -E log D(M_t(x_t))                                  inverted labels
+    inference  C(M_t(x))
+
+M_t begins as M_s and is untied from it; M_s and C stand still in phase 1. Here M_t is the `backbone`, which phase 0
+trains on the sources, and M_s is the copy of it that phase 0 leaves behind: taken anew after every step, so that the
+two are equal whenever phase 1 begins, in a recorded step and in a resumed run too. Both updates of phase 1 are of the
+same forward pass, as in the authors' code: D reads features detached, M_t reads D with detached parameters.
+
+Different from the paper: phase 1 is the second half of the loop's steps, so that all methods train equally long, with
+the loop's optimiser (and what momentum phase 0 left) instead of a slow Adam: at a tenth of the rate, since no label
+holds M_t. Several sources are pooled. Batch norm, which the paper's LeNet does not have, uses in M_t the target's
+statistics and in M_s the running ones of phase 0.
+"""
+
+from collections.abc import Callable
+from copy import deepcopy
+from typing import Self
+
+import torch
+from pydantic import Field
+from torch import Tensor
+from torch.nn.functional import cross_entropy, softplus
+
+from afield.batches import Batch
+from afield.methods.method import Losses, Method, MethodOptions, Shape
+from afield.methods.registry import register_method
+from afield.networks import Discriminator, classify_aside
+
+
+class ADDAOptions(MethodOptions):
+    """Options of ADDA."""
+
+    adaptation_weight: float = Field(
+        0.1, ge=0, description="of both losses of phase 1, hence of its rate; at 1, D wins (paper: Adam at 0.0002)"
+    )
+    discriminator_width: int = Field(500, ge=1, description="units of D's two hidden layers (paper: 500)")
+
+
+@register_method("adda", summary="a target encoder that fools a discriminator", reference="Tzeng et al. 2017")
+class ADDA(Method):
+    """First a source model, then its encoder adapted to the target under a classifier that stands still."""
+
+    Options = ADDAOptions
+    options: ADDAOptions
+    needs_target = True
+    phases = (0.5,)
+    training_only = frozenset({"source_backbone", "discriminator"})
+
+    def __init__(self, shape: Shape, options: ADDAOptions) -> None:
+        super().__init__(shape, options)
+        self.source_backbone = deepcopy(self.backbone).requires_grad_(False)
+        self.discriminator = Discriminator(self.pool.width, options.discriminator_width)
+
+    def train(self, mode: bool = True) -> Self:
+        """M_s stands still: its batch norm keeps the statistics it has."""
+        super().train(mode)
+        if self.source_backbone is not None:  # dropped for inference
+            self.source_backbone.eval()
+        return self
+
+    def images(self, batch: Batch) -> Tensor:
+        """What the backbone learns from: the sources, then the target."""
+        return batch.images[: batch.num_labelled] if self.phase == 0 else batch.images[batch.num_labelled :]
+
+    def losses_of(self, F: Tensor, batch: Batch) -> Losses:
+        """Phase 0: cross-entropy. Phase 1: D's loss, and M_t's with the labels inverted."""
+        vectors = self.pool(F)
+        if self.phase == 0:
+            return {"classification": cross_entropy(self.classifier(vectors), batch.labels)}
+        with torch.no_grad():
+            sources = self.pool(self.source_backbone(batch.images[: batch.num_labelled]))
+        # D's score is the logit of "source": -log D = softplus(-score), -log(1 - D) = softplus(score).
+        told = self.discriminator(torch.cat((sources, vectors.detach())))
+        fooled = classify_aside(self.discriminator, vectors, frozen=True)
+        discriminator = softplus(-told[: len(sources)]).mean() + softplus(told[len(sources) :]).mean()
+        weight = self.options.adaptation_weight
+        return {"discriminator": weight * discriminator, "encoder": weight * softplus(-fooled).mean()}
+
+    def update(self, batch: Batch, descend: Callable[[Losses], None]) -> Losses:
+        """A step; those of phase 0 end with M_s equal to the backbone."""
+        losses = self.losses(batch)
+        # Apart, so that the optimiser meets D's parameters, which join late, by themselves. M_t first: its loss has D's
+        # weights in its graph, which must still be the same.
+        for name in reversed(losses):
+            descend({name: losses[name]})
+        if self.phase == 0:
+            copies, values = (list(m.state_dict().values()) for m in (self.source_backbone, self.backbone))
+            torch._foreach_copy_(copies, values)
+        return losses

@@ -1,0 +1,58 @@
+"""CCSA: classification and contrastive semantic alignment (Motiian et al. 2017, arXiv 1709.10190).
+
+    L = (1 - alpha) L_C + alpha (L_SA + L_S)      section 3, for two domains; section 4, for every pair of sources
+
+L_SA pulls samples of one class from two sources together, L_S pushes samples of different classes from two sources
+apart, up to a margin.
+
+What differs:
+- All pairs of the batch enter, each loss as a mean over its own pairs. Their weights are those of the authors' code,
+  which draws three pairs of different classes for each of one class, takes one mean, and leaves out the factors 1/2.
+- The loop ramps both up from 0. From the first step on, they draw a network with batch norm, which knows no class yet,
+  into one point, where it stays for hundreds of steps; the authors' network has no batch norm.
+- The features are what the classifier reads, pool(F).
+"""
+
+from pydantic import Field
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from afield.batches import Batch
+from afield.losses import contrastive_alignment
+from afield.methods.method import Losses, Method, MethodOptions
+from afield.methods.registry import register_method
+
+DIFFERENT = 3  # pairs of different classes that count for one of the same
+
+
+class CCSAOptions(MethodOptions):
+    """Options of CCSA."""
+
+    alpha: float = Field(0.25, ge=0, le=1, description="share of alignment and separation in the loss (authors: 0.25)")
+    margin: float = Field(1.0, gt=0, description="distance at which different classes are far enough (authors: 1)")
+
+
+@register_method("ccsa", summary="contrastive semantic alignment of the sources", reference="Motiian et al. 2017")
+class CCSA(Method):
+    """Cross-entropy on the sources and a contrastive loss over their cross-domain pairs. A target is not looked at."""
+
+    Options = CCSAOptions
+    min_sources = 2
+    ramped = frozenset({"alignment", "separation"})
+    options: CCSAOptions
+
+    def images(self, batch: Batch) -> Tensor:
+        """The labelled ones."""
+        return batch.images[: batch.num_labelled]
+
+    def losses_of(self, F: Tensor, batch: Batch) -> Losses:
+        """All three, weighted."""
+        alpha, features = self.options.alpha, self.pool(F)
+        domains = batch.by_domain(features), batch.by_domain(batch.labels)
+        alignment, separation = contrastive_alignment(*domains, self.options.margin)
+        weight = alpha * 2 / (1 + DIFFERENT)  # 2 for the factors 1/2
+        return {
+            "classification": (1 - alpha) * cross_entropy(self.classifier(features), batch.labels),
+            "alignment": weight * alignment,
+            "separation": weight * DIFFERENT * separation,
+        }

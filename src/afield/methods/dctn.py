@@ -1,0 +1,107 @@
+"""DCTN: deep cocktail network (Xu, Chen, Zuo, Yan, Lin: CVPR 2018, arXiv 1803.00830).
+
+A discriminator D_j (source j against target) and a classifier C_j for each source, on one feature f:
+
+    S_j(x) = -log(1 - D_j(f)) + a_j        perplexity of a target image: large where it looks like source j
+    p(x)   = sum_j S_j / sum_k S_k  softmax(C_j(f))                    weighted vote
+
+a_j is the mean loss -log D_j over source j: here a running average, kept as a buffer. The paper alternates between
+multi-way adversarial learning, where D_j lowers its loss and the features of the hardest source and of the target are
+trained to leave its D_j undecided (confusion, -(log D + log(1 - D)) / 2), and target-discriminative adaptation, where
+target images that the vote is sure of (p >= 0.9) are learned, with their label, by every C_j and the features.
+
+Different from the paper and the authors' code: both stages are one descent, each loss reaching only the parts that its
+stage trains, instead of taking turns for epochs over stored labels; the loop's ramp of `confusion` and `pseudo_labels`
+stands for the pre-training on the sources; labels are of the images as they pass. The losses of the C_j are averaged
+over the sources, not added, so that classification weighs as much as in other methods. All sources know all classes:
+no category shift. The authors' code weighs the vote by one number a source; here, as in the paper, each image has its
+own, so inference keeps the discriminators.
+"""
+
+import math
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, softplus
+
+from afield.batches import Batch
+from afield.methods.method import Losses, Method, MethodOptions, Shape
+from afield.methods.registry import register_method
+from afield.networks import Classifier, Discriminator, classify_aside
+from afield.precision import at_least_float32
+
+BATCHES_AVERAGED = 100
+
+
+class DCTNOptions(MethodOptions):
+    """Options of DCTN."""
+
+    threshold: float = Field(0.9, ge=0, lt=1, description="probability from which on a vote is believed (paper: 0.9)")
+    confusion_weight: float = Field(1.0, ge=0, description="weight of the hardest source's confusion (paper: 1)")
+    pseudo_label_weight: float = Field(1.0, ge=0, description="weight of learning the vote's labels (paper: 1)")
+    discriminator_width: int = Field(256, ge=1, description="units of the hidden layers of each D_j")
+
+
+@register_method("dctn", summary="sources vote, weighted by how they resemble", reference="Xu et al. 2018")
+class DCTN(Method):
+    """One backbone; for each source a classifier that votes and a discriminator that says how much its vote counts."""
+
+    Options = DCTNOptions
+    options: DCTNOptions
+    needs_target = True
+    min_sources = 2
+    ramped = frozenset({"confusion", "pseudo_labels"})
+    concentration: Tensor
+
+    def __init__(self, shape: Shape, options: DCTNOptions) -> None:
+        super().__init__(shape, options)
+        del self.classifier  # there is none for all sources
+        width, count = self.pool.width, shape.num_sources
+        self.classifiers = nn.ModuleList(Classifier(width, shape.num_classes, shape.network) for _ in range(count))
+        self.discriminators = nn.ModuleList(Discriminator(width, options.discriminator_width) for _ in range(count))
+        self.register_buffer("concentration", torch.full((count, 1), math.log(2)))  # a_j, of a D_j that knows nothing
+
+    def weights(self, told: Tensor) -> Tensor:
+        """S_j / sum_k S_k from the logits (n_sources, B) of "source j"; they sum to 1 for each image."""
+        perplexity = softplus(told) + self.concentration
+        return perplexity / perplexity.sum(dim=0)
+
+    def vote(self, told: Tensor, scores: Tensor) -> Tensor:
+        """Log-probabilities (B, classes) from the logits (n_sources, B) and the scores (n_sources, B, classes)."""
+        log_p = at_least_float32(scores).log_softmax(dim=-1)
+        return (self.weights(told).log()[..., None] + log_p).logsumexp(dim=0)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """The weighted vote's log-probabilities."""
+        vectors = self.pool(self.backbone(images))
+        told = torch.stack([D(vectors).squeeze(1) for D in self.discriminators])
+        return self.vote(told, torch.stack([C(vectors) for C in self.classifiers]))
+
+    def losses_of(self, F: Tensor, batch: Batch) -> Losses:
+        """Of each source with the target: classes, D_j's loss, confusion by the hardest D_j, and the vote's labels."""
+        vectors, b = batch.by_domain(self.pool(F)), batch.per_domain
+        pairs = [torch.cat((source, vectors[-1])) for source in vectors[:-1]]
+        scores = torch.stack([C(pair) for C, pair in zip(self.classifiers, pairs, strict=True)])
+        told = torch.stack([D(pair.detach()).squeeze(1) for D, pair in zip(self.discriminators, pairs, strict=True)])
+        undecided = torch.stack(
+            [classify_aside(D, p, frozen=True).squeeze(1) for D, p in zip(self.discriminators, pairs, strict=True)]
+        )
+
+        # D_j's score is the logit of "source j": -log D = softplus(-score), -log(1 - D) = softplus(score).
+        on_source, on_target = softplus(-told[:, :b]).mean(dim=1), softplus(told[:, b:]).mean(dim=1)
+        confusion = (softplus(-undecided) + softplus(undecided)).mean(dim=1) / 2
+        hardest = (on_source + on_target).argmax(dim=0, keepdim=True)
+
+        with torch.no_grad():
+            self.concentration.lerp_(on_source[:, None].to(self.concentration.dtype), 1 / BATCHES_AVERAGED)
+            confidence, labels = self.vote(told[:, b:], scores[:, b:]).exp().max(dim=1)
+            believed = (confidence >= self.options.threshold).to(confidence.dtype)
+        learned = torch.stack([cross_entropy(s, labels, reduction="none") for s in scores[:, b:]]).mean(dim=0)
+        pseudo_labels = (believed * learned).sum() / believed.sum().clamp_min(1)
+        return {
+            "classification": cross_entropy(scores[:, :b].flatten(0, 1), batch.labels),
+            "discriminators": (on_source + on_target).sum(),
+            "confusion": self.options.confusion_weight * confusion.gather(0, hardest).sum(),
+            "pseudo_labels": self.options.pseudo_label_weight * pseudo_labels,
+        }

@@ -1,0 +1,114 @@
+"""M3SDA and M3SDA-beta: moment matching of several sources (Peng, Bai, Xia, Huang, Saenko, Wang: ICCV 2019,
+arXiv 1812.01754).
+
+A generator G and a classifier C_i for each of N sources; for M3SDA-beta a pair (C_i, C_i') for each.
+
+    m3sda         min over G, C        sum_i L_i(C_i) + lambda MD^2                     L_i: on source i
+    m3sda-beta    min over G, C, C'    sum_i L_i(C_i) + L_i(C_i') + lambda MD^2
+                  min over C, C'       sum_i L_i(C_i) + L_i(C_i') - d(C_i, C_i')        d: on the target, as in MCD
+                  min over G           sum_i d(C_i, C_i')                               n = 4 times
+    inference                          mean of all predictions
+
+MD^2 is `raw_moment_distance`: first and second raw moments, between each source and the target and each two sources,
+of the vectors that the classifiers read.
+
+Different from the paper: it weighs the classifiers by the accuracy on the target of networks trained on source i alone.
+That looks at the target's labels; here all count alike, which is its other schema ("M3SDA*"). It gives no lambda; ours
+weighs the distance against classification about as DASSL's does. lambda is ramped, as the loop does with all distances.
+For the updates of m3sda-beta, what MCD's file says holds too.
+
+Different from the authors' code for digits, whose distance is another one: it compares centred features image by
+image in place of means, then central moments up to the fifth; it neither centres nor averages the fourth source, counts
+one pair of sources twice and another never; and one pair of classifiers serves all sources. Ours does not depend on the
+order of the sources.
+"""
+
+import torch
+from pydantic import Field
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from afield.batches import Batch
+from afield.losses import classifier_discrepancy, raw_moment_distance
+from afield.methods.mcd import MCD, MCDOptions
+from afield.methods.method import Losses, Method, MethodOptions, Shape
+from afield.methods.registry import register_method
+from afield.networks import Ensemble, mean_prediction
+
+
+class M3SDAOptions(MethodOptions):
+    """Options of M3SDA."""
+
+    moment_weight: float = Field(0.5, ge=0, description="lambda, the weight of the moment distance")
+
+
+class M3SDABetaOptions(MCDOptions):
+    """Options of M3SDA-beta: those of MCD and of M3SDA."""
+
+    moment_weight: float = Field(0.5, ge=0, description="lambda, the weight of the moment distance")
+
+
+@register_method("m3sda", summary="raw moments of all domains matched", reference="Peng et al. 2019")
+class M3SDA(Method):
+    """Backbone G and a classifier for each source."""
+
+    Options = M3SDAOptions
+    options: M3SDAOptions
+    needs_target = True
+    ramped = frozenset({"moments"})
+
+    def __init__(self, shape: Shape, options: M3SDAOptions) -> None:
+        super().__init__(shape, options)
+        del self.classifier  # one for each source takes its place
+        self.classifiers = Ensemble(shape.num_sources, self.pool.width, shape.num_classes, shape.network)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Log-probabilities of the mean prediction."""
+        return mean_prediction(self.classifiers(self.pool(self.backbone(images))))
+
+    def losses_of(self, F: Tensor, batch: Batch) -> Losses:
+        """Each classifier on its source, and the moment distance of what the classifiers read."""
+        vectors = self.pool(F)
+        return {
+            "classification": learned_by_each(self.classifiers(vectors), batch),
+            "moments": self.options.moment_weight * raw_moment_distance(batch.by_domain(vectors)),
+        }
+
+
+@register_method(
+    "m3sda-beta", summary="m3sda, and a pair of classifiers a source as in mcd", reference="Peng et al. 2019"
+)
+class M3SDABeta(MCD):
+    """MCD's three updates with a pair of classifiers for each source; moments are matched in the first."""
+
+    Options = M3SDABetaOptions
+    options: M3SDABetaOptions
+    ramped = frozenset({"moments"})
+
+    def __init__(self, shape: Shape, options: M3SDABetaOptions) -> None:
+        super().__init__(shape, options)
+        self.classifiers = Ensemble(2 * shape.num_sources, self.pool.width, shape.num_classes, shape.network)
+
+    def losses_of(self, F: Tensor, batch: Batch) -> Losses:
+        """Step A."""
+        vectors = self.pool(F)
+        return {
+            "classification": self.classification(self.classifiers(vectors), batch),
+            "moments": self.options.moment_weight * raw_moment_distance(batch.by_domain(vectors)),
+        }
+
+    def classification(self, scores: Tensor, batch: Batch) -> Tensor:
+        """The sum of L_i(C_i) + L_i(C_i') from scores (2 N, B, classes): all C, then all C'."""
+        first, second = scores.chunk(2)
+        return learned_by_each(first, batch) + learned_by_each(second, batch)
+
+    def discrepancy(self, scores: Tensor, batch: Batch) -> Tensor:
+        """The sum of d(C_i, C_i') on the target."""
+        first, second = scores[:, batch.num_labelled :].chunk(2)
+        return batch.num_sources * classifier_discrepancy(first, second)
+
+
+def learned_by_each(scores: Tensor, batch: Batch) -> Tensor:
+    """The sum over i of L_i(C_i), from scores (N, B, classes): each classifier on its own source."""
+    own = torch.cat([batch.by_domain(of_one)[source] for source, of_one in enumerate(scores)])
+    return batch.num_sources * cross_entropy(own, batch.labels)

@@ -1,0 +1,95 @@
+"""MCD: maximum classifier discrepancy (Saito, Watanabe, Ushiku, Harada: CVPR 2018, arXiv 1712.02560).
+
+A generator G and two classifiers F1, F2, with d the mean L1 distance of their softmaxes (section 3.2). A step is three
+kinds of update (section 3.3):
+
+    A    min over G, F1, F2    L(F1) + L(F2)                      on the sources
+    B    min over F1, F2       L(F1) + L(F2) - d on the target    G stands still
+    C    min over G            d on the target                    F1 and F2 stand still; n = 4 times
+    inference                  mean of both predictions
+
+Target images far from the sources are where F1 and F2 can differ (B); G moves them away from there (C).
+
+Different from the paper and the authors' code: several sources are pooled; one SGD optimiser with the loop's rate does
+all updates (authors: Adam), and each has its momentum and weight decay. In all updates sources and target pass G
+together, normalised by the same statistics, and only A's pass moves the running ones; in the authors' code each domain
+passes alone. Classifiers are those of the network options, for the digits one linear layer (authors: two or three).
+Predictions are averaged, the authors add scores. The weight of d is constant in the paper and is not ramped here.
+"""
+
+from collections.abc import Callable
+from typing import ClassVar
+
+from pydantic import Field
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from afield.batches import Batch
+from afield.losses import classifier_discrepancy
+from afield.methods.method import Losses, Method, MethodOptions, Shape
+from afield.methods.registry import register_method
+from afield.networks import Ensemble, classify_aside, mean_prediction
+
+
+class MCDOptions(MethodOptions):
+    """Options of MCD."""
+
+    discrepancy_weight: float = Field(1.0, ge=0, description="weight of d in steps B and C (paper: 1)")
+    generator_updates: int = Field(4, ge=1, description="n, how often step C is taken (paper: 2 to 4; code: 4)")
+
+
+@register_method("mcd", summary="two classifiers disagree, features reconcile them", reference="Saito et al. 2018")
+class MCD(Method):
+    """Backbone G and a pair of classifiers, both of which inference keeps."""
+
+    Options: ClassVar[type[MethodOptions]] = MCDOptions
+    options: MCDOptions
+    needs_target = True
+
+    def __init__(self, shape: Shape, options: MCDOptions) -> None:
+        super().__init__(shape, options)
+        del self.classifier  # two take its place
+        self.classifiers = Ensemble(2, self.pool.width, shape.num_classes, shape.network)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Log-probabilities of the mean prediction."""
+        return mean_prediction(self.classifiers(self.pool(self.backbone(images))))
+
+    def losses_of(self, F: Tensor, batch: Batch) -> Losses:
+        """Step A."""
+        return {"classification": self.classification(self.classifiers(self.pool(F)), batch)}
+
+    def update(self, batch: Batch, descend: Callable[[Losses], None]) -> Losses:
+        """Steps A, B and n times C."""
+        weight = self.options.discrepancy_weight
+        learned = self.losses(batch)
+        descend(learned)
+
+        vectors = self.features_aside(batch)
+        scores = classify_aside(self.classifiers, vectors.detach())
+        apart = {"kept": self.classification(scores, batch), "apart": -weight * self.discrepancy(scores, batch)}
+        descend(apart)
+
+        together: Losses = {}
+        for turn in range(self.options.generator_updates):
+            if turn:  # G is still as step B saw it in the first
+                vectors = self.features_aside(batch)
+            scores = classify_aside(self.classifiers, vectors, frozen=True)
+            together = {"together": weight * self.discrepancy(scores, batch)}
+            descend(together)
+        return learned | apart | together
+
+    def features_aside(self, batch: Batch) -> Tensor:
+        """What G makes of a batch now; the running statistics stay as they are."""
+        vectors: Tensor = self.pool(classify_aside(self.backbone, self.images(batch)))
+        return vectors
+
+    def classification(self, scores: Tensor, batch: Batch) -> Tensor:
+        """L(F1) + L(F2) from scores (2, B, classes)."""
+        first, second = scores[:, : batch.num_labelled]
+        return cross_entropy(first, batch.labels) + cross_entropy(second, batch.labels)
+
+    def discrepancy(self, scores: Tensor, batch: Batch) -> Tensor:
+        """d on the target."""
+        first, second = scores[:, batch.num_labelled :]
+        return classifier_discrepancy(first, second)

@@ -1,0 +1,107 @@
+"""MEDA on the baseline's features: manifold embedded distribution alignment (Wang, Feng, Chen, Yu, Huang, Yu: ACM
+Multimedia 2018, arXiv 1807.07258).
+
+The network is trained exactly as the baseline. Then a classifier of its pooled vectors is solved for in closed form,
+from labelled vectors of the sources and unlabelled ones of the target: a sum of kernels whose coefficients weigh the
+loss on the sources, the distance of the domains' distributions and smoothness over neighbours. `closed_form/meda.py`
+has the formulas, and how it differs from the paper and the authors' code.
+
+Different from the paper: several sources are pooled. It classifies the very target images it was solved for; here, as
+with every other method, those are the training images, and the sum of kernels is evaluated at the test images. The
+system has as many unknowns a class as images, so that a sample of each domain's images, the same in each run of a seed,
+is all it is solved for. Whoever evaluates calls `fit` first; before the first time the baseline's classifier answers.
+"""
+
+import torch
+from pydantic import Field
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from afield.batches import Batch
+from afield.closed_form import solve_meda
+from afield.methods.baseline import Baseline
+from afield.methods.method import Inspection, MethodOptions, Shape
+from afield.methods.registry import register_method
+
+CHUNK = 500
+SMALLEST = 1e-6  # probability
+
+
+class MEDAOptions(MethodOptions):
+    """Options of MEDA."""
+
+    samples: int = Field(1000, ge=2, description="images of each domain that the classifier is solved for (paper: all)")
+    dimension: int = Field(20, ge=1, description="of the principal subspaces between which z lies (paper: 20 to 40)")
+    neighbours: int = Field(10, ge=1, description="p, of each image in the graph (paper: 10)")
+    ridge: float = Field(0.1, gt=0, description="eta, the weight of the classifier's norm (paper: 0.1)")
+    alignment: float = Field(10.0, ge=0, description="lambda, the weight of the domains' distance (paper: 10)")
+    smoothness: float = Field(1.0, ge=0, description="rho, the weight of differences between neighbours (paper: 1)")
+    iterations: int = Field(10, ge=1, description="T, solutions from the labels of the one before (paper: 10)")
+
+
+@register_method("meda", summary="closed-form alignment of the baseline's features", reference="Wang et al. 2018")
+class MEDA(Baseline):
+    """The baseline, and in buffers, so that checkpoints have it, the classifier that `fit` solved for."""
+
+    Options = MEDAOptions
+    options: MEDAOptions
+    needs_target = True
+    solved: Tensor
+    centre: Tensor
+    projection: Tensor
+    anchors: Tensor
+    coefficients: Tensor
+
+    def __init__(self, shape: Shape, options: MEDAOptions) -> None:
+        super().__init__(shape, options)
+        width, most = self.pool.width, (shape.num_sources + 1) * options.samples
+        rank = 2 * min(options.dimension, width // 2)
+        self.register_buffer("solved", torch.tensor(False))
+        self.register_buffer("centre", torch.zeros(width))
+        self.register_buffer("projection", torch.zeros(width, rank))
+        self.register_buffer("anchors", torch.zeros(most, rank))
+        self.register_buffer("coefficients", torch.zeros(most, shape.num_classes))
+
+    @property
+    def images_to_fit(self) -> int:
+        """How many images of each domain `fit` would like to see."""
+        return self.options.samples
+
+    def fit(self, batch: Batch) -> None:
+        """Solve for the classifier; `batch` has images as they are, not augmented, of the sources and the target."""
+        training = self.training
+        self.eval()
+        with torch.no_grad():
+            starts = range(0, len(batch.images), CHUNK)
+            parts = [self.pool(self.backbone(batch.images[start : start + CHUNK])) for start in starts]
+        self.train(training)
+        vectors, labelled = torch.cat(parts).double().cpu().numpy(), batch.num_labelled
+        solution = solve_meda(
+            vectors[:labelled],
+            batch.labels.cpu().numpy(),
+            vectors[labelled:],
+            self.coefficients.shape[1],
+            **self.options.model_dump(exclude={"samples"}),
+        )
+        for name in ("centre", "projection", "anchors", "coefficients"):
+            values, buffer = torch.from_numpy(getattr(solution, name)), getattr(self, name)
+            # Fewer images than asked for leave zeros: kernels that count for nothing.
+            buffer.zero_()[tuple(map(slice, values.shape))] = values
+        self.solved.fill_(True)
+
+    def kernels(self, vectors: Tensor) -> Tensor:
+        """f: the solved classifier of pooled vectors, near 1 for the class and 0 for the others."""
+        z = normalize((vectors - self.centre) @ self.projection)
+        return (z @ self.anchors.T - 1).exp() @ self.coefficients
+
+    def inspect(self, images: Tensor) -> Inspection:
+        """The scores of the solved classifier and, beside them, of the network's own."""
+        vectors = self.pool(self.backbone(images))
+        own = self.classifier(vectors)
+        # Least squares make f an estimate of probabilities, whose logarithms are scores.
+        solved = self.kernels(vectors).clamp_min(SMALLEST).log()
+        return Inspection(torch.where(self.solved, solved, own), {"network": own})
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Scores of the solved classifier."""
+        return self.inspect(images).scores
