@@ -361,8 +361,9 @@ def test_without_a_step_crossgrad_learns_labels_as_the_baseline_does():
 # Epi-FCR
 
 
-def test_each_loss_of_epi_fcr_trains_exactly_what_its_equation_names():
-    method, batch = build("epi-fcr"), make_batch()
+@pytest.mark.parametrize("bf16", [False, True])
+def test_each_loss_of_epi_fcr_trains_exactly_what_its_equation_names(bf16):
+    method, batch = build("epi-fcr").float(), make_batch()
     routes = {
         "classification": LABEL_NETWORK,
         "specific": {"source_backbones", "source_classifiers"},
@@ -370,7 +371,8 @@ def test_each_loss_of_epi_fcr_trains_exactly_what_its_equation_names():
         "epic": {"classifier"},
         "epir": {"backbone"},
     }
-    losses = method.losses(batch)
+    with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+        losses = method.losses(Batch(batch.images.float(), batch.labels, SOURCES))
     assert {name: reached(method, loss) for name, loss in losses.items()} == routes
     assert method.ramped == {"epif", "epic", "epir"}
 

@@ -7,8 +7,8 @@
 
 M_t begins as M_s and is untied from it; M_s and C stand still in phase 1. Here M_t is the `backbone`, which phase 0
 trains on the sources, and M_s is the copy of it that phase 0 leaves behind: taken anew after every step, so that the
-two are equal whenever phase 1 begins, in a recorded step and in a resumed run too. Both updates of phase 1 are of the
-same forward pass, as in the authors' code: D reads features detached, M_t reads D with detached parameters.
+two are equal whenever phase 1 begins, in a recorded step and in a resumed run too. A step of phase 1 is two updates on
+one forward pass of M_t: first of D, then of M_t against that D.
 
 Different from the paper: phase 1 is the second half of the loop's steps, so that all methods train equally long, with
 the loop's optimiser (and what momentum phase 0 left) instead of a slow Adam: at a tenth of the rate, since no label
@@ -67,7 +67,7 @@ class ADDA(Method):
         return batch.images[: batch.num_labelled] if self.phase == 0 else batch.images[batch.num_labelled :]
 
     def losses_of(self, F: Tensor, batch: Batch) -> Losses:
-        """Phase 0: cross-entropy. Phase 1: D's loss, and M_t's with the labels inverted."""
+        """Phase 0: cross-entropy. Phase 1: D's loss, which is not M_t's to lower."""
         vectors = self.pool(F)
         if self.phase == 0:
             return {"classification": cross_entropy(self.classifier(vectors), batch.labels)}
@@ -75,19 +75,24 @@ class ADDA(Method):
             sources = self.pool(self.source_backbone(batch.images[: batch.num_labelled]))
         # D's score is the logit of "source": -log D = softplus(-score), -log(1 - D) = softplus(score).
         told = self.discriminator(torch.cat((sources, vectors.detach())))
-        fooled = classify_aside(self.discriminator, vectors, frozen=True)
-        discriminator = softplus(-told[: len(sources)]).mean() + softplus(told[len(sources) :]).mean()
-        weight = self.options.adaptation_weight
-        return {"discriminator": weight * discriminator, "encoder": weight * softplus(-fooled).mean()}
+        loss = softplus(-told[: len(sources)]).mean() + softplus(told[len(sources) :]).mean()
+        return {"discriminator": self.options.adaptation_weight * loss}
+
+    def encoder_loss(self, F: Tensor) -> Tensor:
+        """How far the target's maps are from being taken for a source's: -log D, into M_t alone."""
+        fooled = classify_aside(self.discriminator, self.pool(F), frozen=True)
+        return self.options.adaptation_weight * softplus(-fooled).mean()
 
     def update(self, batch: Batch, descend: Callable[[Losses], None]) -> Losses:
-        """A step; those of phase 0 end with M_s equal to the backbone."""
-        losses = self.losses(batch)
-        # Apart, so that the optimiser meets D's parameters, which join late, by themselves. M_t first: its loss has D's
-        # weights in its graph, which must still be the same.
-        for name in reversed(losses):
-            descend({name: losses[name]})
+        """Phase 0: a step, and M_s made equal to the backbone. Phase 1: D learns, then M_t against it."""
         if self.phase == 0:
+            losses = super().update(batch, descend)
             copies, values = (list(m.state_dict().values()) for m in (self.source_backbone, self.backbone))
             torch._foreach_copy_(copies, values)
-        return losses
+            return losses
+        F = self.backbone(self.images(batch))
+        losses = self.losses_of(F.detach(), batch)
+        descend(losses)
+        deceit = {"encoder": self.encoder_loss(F)}
+        descend(deceit)
+        return losses | deceit

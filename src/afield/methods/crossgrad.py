@@ -8,8 +8,8 @@
 Two networks of one architecture, each trained on the images that the other's loss has moved; the moves are constants.
 
 What differs: the gradient is that of an image's own loss, so that a move does not shrink with the batch; the authors'
-code takes it of the mean over 32 images, times 10. No value of an image moves further than there: the code clips that
-mean's gradient to 0.1. Moved images do not enter batch norm's running statistics; the authors' networks have none.
+code takes it of the mean over 32 images, clips it to 0.1, and goes 10 times as far. Hence our step of 10 / 32, and no
+value that moves by more than 1. Moved images do not enter batch norm's running statistics; the authors' have none.
 """
 
 import torch
@@ -22,7 +22,7 @@ from afield.methods.method import Losses, Method, MethodOptions, Shape
 from afield.methods.registry import register_method
 from afield.networks import Classifier, build_backbone, classify_aside
 
-FURTHEST = 1.0
+FURTHEST = 1.0  # that a value of an image moves
 
 
 class CrossGradOptions(MethodOptions):

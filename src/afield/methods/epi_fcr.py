@@ -68,9 +68,7 @@ class EpiFCR(Method):
         images = batch.by_domain(self.images(batch))
         own = [self.pool(backbone(x)) for backbone, x in zip(self.source_backbones, images, strict=True)]
         specific = [classifier(v) for classifier, v in zip(self.source_classifiers, own, strict=True)]
-        met, foreign = self.episodes(
-            images
-        )  # after `own`: autocast keeps the weights it cast first, with their gradient
+        met, foreign = self.episodes(images)
         rolled_f, rolled_labels = batch.by_domain(f)[met], batch.by_domain(labels)[met].flatten()
         epif = [classify_aside(c, v, frozen=True) for c, v in zip(self.source_classifiers, rolled_f, strict=True)]
         epic = classify_aside(self.classifier, foreign)

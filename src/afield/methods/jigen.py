@@ -7,6 +7,7 @@ it was, and 0 for an ordered image; the shuffled images are not classified. Sour
 
 What differs:
 - The share beta of ordered images is the same in every batch, and of every source, not a chance for each image.
+  That shuffled images are not classified is the paper's word; in the authors' code it is a switch, off by default.
 - The paper searches P permutations of large Hamming distance greedily. Ours are the best there are, by construction:
   see `permutations`.
 - Where 3 does not divide the side of an image, as in 32 = 3 * 10 + 2, the tiles are cut from the middle and the frame
@@ -32,9 +33,9 @@ TILES = list(product(range(SIDE), repeat=2))
 class JiGenOptions(MethodOptions):
     """Options of JiGen."""
 
-    jigsaw_weight: float = Field(0.7, ge=0, description="alpha, weight of the jigsaw loss (paper: 0.7)")
+    jigsaw_weight: float = Field(0.7, ge=0, description="alpha, weight of the jigsaw loss (authors' script: 0.7)")
     ordered_share: float = Field(
-        0.6, gt=0, le=1, description="beta, share of the images that stay ordered (paper: 0.6; authors' script: 0.9)"
+        0.6, gt=0, le=1, description="beta, share of the images that stay ordered (paper: 0.6; their script: 0.9)"
     )
     permutations: int = Field(30, ge=1, le=71, description="P, ways to shuffle the tiles (paper: 30)")
 
