@@ -213,6 +213,14 @@ def test_running_statistics_are_those_of_the_first_pass(name, hidden):
         assert torch.equal(value, expected), buffer
 
 
+@pytest.mark.parametrize("name", IN_STEPS)
+def test_a_step_costs_a_pass_to_learn_and_one_for_each_update_of_the_features(name):
+    method, passes = build(name, generator_updates=3), []
+    method.backbone.register_forward_hook(lambda *_: passes.append("forward"))
+    method.update(make_batch(), lambda losses: None)
+    assert len(passes) == 1 + 3  # the classifiers part on the features that the first of them brings together
+
+
 @pytest.mark.parametrize("name", METHODS)
 def test_exchanging_sources_and_their_classifiers_changes_nothing(name):
     order = [2, 0, 1]

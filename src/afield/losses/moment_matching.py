@@ -21,7 +21,7 @@ def raw_moment_distance(features: Tensor, orders: int = 2) -> Tensor:
         orders: the largest k.
 
     >>> raw_moment_distance(torch.tensor([[[0.0]], [[1.0]], [[3.0]]]))
-    tensor(12.)
+    tensor(13.)
     """
     features = at_least_float32(features)
     powers = torch.stack([features**k for k in range(1, orders + 1)])

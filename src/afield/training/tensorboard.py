@@ -1,5 +1,6 @@
 """Evaluations as TensorBoard curves."""
 
+import time
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -13,6 +14,10 @@ class Board:
     """Writes each evaluation's numbers; a resumed run hides what was written after its checkpoint."""
 
     def __init__(self, folder: Path, step: int) -> None:
+        # TensorBoard reads files in the order of their names, which begin with the second they were made in; two of one
+        # second may come in the wrong order, and the earlier one then hides the later.
+        while any(folder.glob(f"events.out.tfevents.{int(time.time()):010d}.*")):
+            time.sleep(0.05)
         self.writer = SummaryWriter(str(folder), purge_step=step + 1)
 
     def __enter__(self) -> Self:
