@@ -4,8 +4,9 @@
 
 The step is the whole of it: drawing and augmenting the batch, forward, backward and update, over images that live on
 the device. Images are noise: what is in them does not change the time. Prints milliseconds a step (the median of
-several repeats), images a second, and the ratio to the baseline's step done the same way. Note that in UDA the
-baseline looks at the labelled images alone; `images` says how many each method looks at in a step.
+several repeats), images a second, and the ratio to the baseline's step done the same way. `images` says how many a
+method's backbone sees in a step: in UDA the baseline and the DG methods leave the target's out, `far+` sees them twice.
+`--kernels 10` adds where a GPU's time goes. A method that fails is named, and does not stop the others.
 """
 
 import argparse
@@ -28,6 +29,7 @@ from afield.training.options import TrainingOptions
 from afield.training.step import TrainingStep
 
 REPEATS = 5
+NOT_SETTINGS = ("json", "kernels", "methods", "ways")
 DOMAINS = ("a", "b", "c", "d", "target")
 
 
@@ -88,19 +90,28 @@ def milliseconds(step: TrainingStep, steps: int) -> float:
         synchronise()
         times.append(1000 * (time.perf_counter() - started) / steps)
     if not bool(step.healthy):
-        raise SystemExit("the losses are not finite: this step computes nothing, however fast")
+        raise ArithmeticError("the losses are not finite: this step computes nothing, however fast")
     return statistics.median(times)
+
+
+def kernels(step: TrainingStep, count: int) -> str:
+    """The kernels a GPU spends most of a step on: microseconds a step, launches a step, name."""
+    steps = 20
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        for _ in range(steps):
+            step()
+        synchronise()
+    found = sorted(profile.key_averages(), key=lambda event: -event.self_device_time_total)
+    total, launches = sum(event.self_device_time_total for event in found), sum(event.count for event in found)
+    lines = [f"{event.self_device_time_total / steps:10.1f} us {event.count / steps:6.1f}  {event.key[:100]}"
+             for event in found[:count]]  # fmt: skip
+    return "\n".join([*lines, f"{total / steps:10.1f} us {launches / steps:6.1f}  all {len(found)} kernels"])
 
 
 def synchronise() -> None:
     """Wait for the GPU, where there is one."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()
-
-
-def images_seen(method: str, arguments: argparse.Namespace) -> int:
-    """Images a step looks at: the baseline leaves the target's out."""
-    return arguments.batch * (len(DOMAINS) - (method == "baseline"))
 
 
 def main() -> None:
@@ -115,6 +126,7 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=64, help="of the digit network")
     parser.add_argument("--pool", default="pool2")
     parser.add_argument("--steps", type=int, default=500 if on_gpu else 5, help="of one repeat")
+    parser.add_argument("--kernels", type=int, default=0, help="so many of a GPU's kernels that take longest")
     parser.add_argument("--json", type=Path, help="append the rows to this file")
     arguments = parser.parse_args()
     data = noise_domains(arguments.size)
@@ -123,21 +135,36 @@ def main() -> None:
     print(f"{device}, torch {torch.__version__}, {arguments.precision}, 5 x {arguments.batch} images of "
           f"{arguments.size} x {arguments.size}, digit network of width {arguments.width}")  # fmt: skip
     print(f"{'method':24}{'way':>10}{'ms/step':>10}{'images':>8}{'images/s':>12}{'/baseline':>11}")
+    failed = []
     for way in arguments.ways.split(","):
         reference = None
         for method in ("baseline", *methods):
-            taken = milliseconds(make_step(method, way, data, arguments), arguments.steps)
+            try:
+                step = make_step(method, way, data, arguments)
+                seen = len(step.method.images(step.stream.next()))
+                taken = milliseconds(step, arguments.steps)
+            except Exception as error:
+                failed.append(f"{method}, {way}")
+                print(
+                    f"{method:24}{way:>10}  failed: {type(error).__name__}: {' '.join(str(error).split())[:300]}",
+                    flush=True,
+                )
+                continue
             reference = reference or taken
-            row = Timing(method, way, taken, images_seen(method, arguments), taken / reference)
+            row = Timing(method, way, taken, seen, taken / reference)
             print(
                 f"{row.method:24}{row.way:>10}{row.milliseconds:>10.3f}{row.images:>8}{row.images_a_second:>12,.0f}{row.ratio:>11.2f}",
                 flush=True,
             )
+            if arguments.kernels and on_gpu:
+                print(kernels(step, arguments.kernels), flush=True)
             if arguments.json:
-                settings = {k: v for k, v in vars(arguments).items() if k not in ("json", "methods", "ways")}
+                settings = {k: v for k, v in vars(arguments).items() if k not in NOT_SETTINGS}
                 line = {**asdict(row), **settings, "device": device, "torch": torch.__version__}
                 with arguments.json.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(line) + "\n")
+    if failed:
+        raise SystemExit(f"failed: {'; '.join(failed)}")
 
 
 if __name__ == "__main__":

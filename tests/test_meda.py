@@ -7,17 +7,14 @@ from scipy.linalg import subspace_angles
 from scipy.stats import norm
 from torch import nn
 
-from afield import AfieldError, load
-from afield.adapt import adapt_with_meda
+from afield import load
 from afield.batches import Batch, BatchStream, Preprocessing
 from afield.bench.table import make_table
 from afield.catalogue import create_method
 from afield.closed_form import a_distance, geodesic_flow_kernel, principal_subspace, solve_meda
 from afield.closed_form.meda import balance, contrasts, kernel, laplacian
 from afield.domains import make_task
-from afield.records import append_record
-from afield.run import Place
-from afield.training import Loop, load_checkpoint
+from afield.training import load_checkpoint
 from test_resume import Killed, assert_equal_runs, kill_before_step
 
 FEW = {"method.samples": 20}
@@ -313,22 +310,10 @@ def test_still_batches_are_the_same_at_every_step(toy):
     assert torch.equal([other.next() for _ in range(30)][-1].images, following.images)
 
 
-# In the loop. Until the loop itself calls `fit` before it evaluates, these tests do.
+# In the loop.
 
 
-@pytest.fixture
-def fitting(monkeypatch):
-    plain = Loop._evaluate
-
-    def evaluate(self):
-        if images := getattr(self.method, "images_to_fit", 0):
-            self.method.fit(self.stream.still(images))
-        return plain(self)
-
-    monkeypatch.setattr(Loop, "_evaluate", evaluate)
-
-
-def test_the_network_is_trained_as_the_baseline(train_toy, tmp_path, fitting):
+def test_the_network_is_trained_as_the_baseline(train_toy, tmp_path):
     meda, baseline = (train_toy(tmp_path / name, name, settings=FEW if name == "meda" else {}) for name in NAMES)
     state, expected = (load_checkpoint(run.checkpoint).state["model"] for run in (meda, baseline))
     assert expected.keys() < state.keys()
@@ -342,7 +327,7 @@ def test_the_network_is_trained_as_the_baseline(train_toy, tmp_path, fitting):
     assert model.predict_proba(np.zeros((2, 16, 16, 3), np.uint8)).sum(dim=1).tolist() == pytest.approx([1, 1])
 
 
-def test_a_killed_and_resumed_run_equals_the_unbroken_one(train_toy, tmp_path, fitting):
+def test_a_killed_and_resumed_run_equals_the_unbroken_one(train_toy, tmp_path):
     unbroken = train_toy(tmp_path / "unbroken", "meda", 7, settings=FEW)
     with pytest.MonkeyPatch.context() as patch:
         kill_before_step(patch, 6)
@@ -351,31 +336,9 @@ def test_a_killed_and_resumed_run_equals_the_unbroken_one(train_toy, tmp_path, f
     assert_equal_runs(train_toy(tmp_path / "killed", "meda", 7, settings=FEW, resume=True), unbroken)
 
 
-def test_adapting_a_baseline_gives_what_a_run_of_meda_gives(train_toy, tmp_path, fitting):
-    meda, baseline = (train_toy(tmp_path / name, name, settings=FEW if name == "meda" else {}) for name in NAMES)
-    method, (header, evaluation, end) = adapt_with_meda(baseline.checkpoint, samples=20)
-    assert evaluation["oracle"] == meda.evaluation["oracle"]
-    assert evaluation["sources"] == meda.evaluation["sources"]
-    assert (evaluation["step"], end["event"]) == (12, "end")
-    assert header == meda.records[0]
-    assert bool(method.solved)
-    with pytest.raises(AfieldError, match="a baseline's features"):
-        adapt_with_meda(meda.checkpoint)
-
-
-def test_what_was_adapted_is_a_row_of_a_table(train_toy, tmp_path):
-    baseline = train_toy(tmp_path / "run", "baseline", task="dg")
-    place = Place("toy", 1, "meda")
-    for target in ("night", "fog"):
-        sources = ["day", "dusk"]
-        run = train_toy(tmp_path / target, "baseline", target=target, sources=sources)
-        append_record(tmp_path / "records.jsonl", *adapt_with_meda(run.checkpoint, samples=20, place=place)[1])
-    table = make_table([tmp_path / "records.jsonl"])
-    assert [row.name.split()[0] for row in table.rows] == ["meda"]
-    assert table.rows[0].targets.keys() == {"night", "fog"}
-    # Of a network that has not seen the target, in DG, too.
-    _, (header, *_) = adapt_with_meda(baseline.checkpoint, samples=20)
-    assert header["config"]["task"] == {"kind": "uda", "target": "night", "sources": []}
+def test_a_run_of_meda_is_a_row_of_a_table(train_toy, tmp_path):
+    run = train_toy(tmp_path / "run", "meda", settings=FEW)
+    assert [row.name.split()[0] for row in make_table([run.folder]).rows] == ["meda"]
 
 
 # Learning.

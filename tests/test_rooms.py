@@ -17,7 +17,7 @@ LONGEST = 400
 ORDER = (
     "errors", "files", "options", "precision", "domains", "batches", "strong_views", "networks", "losses",
     "closed_form", "methods", "records", "selection", "summary", "catalogue", "training", "config", "run", "bench",
-    "inference", "evaluate", "adapt", "predict", "demo", "cli",
+    "inference", "evaluate", "predict", "demo", "cli",
 )  # fmt: skip
 NEVER = {
     "domains": {"torch", "lightning"},

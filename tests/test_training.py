@@ -355,7 +355,8 @@ def test_a_method_of_two_phases_changes_at_its_share_of_training_and_so_does_a_r
 
         def losses_of(self, F, batch):
             loss = super().losses_of(F, batch)["classification"]
-            return {"classification": loss, "phase": loss.detach() * 0 + self.phase}
+            extra = {"late": loss.detach() * 0 + 1} if self.phase == 2 else {}
+            return {"classification": loss, "phase": loss.detach() * 0 + self.phase, **extra}
 
     before = dict(registry._methods)
     registry.register_method("two-phases", summary="a test", reference="none")(TwoPhases)
@@ -377,6 +378,38 @@ def test_a_method_of_two_phases_changes_at_its_share_of_training_and_so_does_a_r
         monkeypatch.setattr(Loop, "_train_step", loop_step)
         resumed = train_toy(tmp_path / "killed", "two-phases", steps=12, settings=settings, resume=True)
         assert [line["losses"]["phase"] for line in evaluations(resumed.records)] == seen
+    finally:
+        registry._methods.clear()
+        registry._methods.update(before)
+
+
+def test_losses_that_begin_between_two_evaluations_are_averaged_over_their_own_steps(train_toy, tmp_path):
+    run = train_toy(tmp_path / "run", "adda", steps=12, settings={"training.evaluate_every": 8})
+    first, second = evaluations(run.records)
+    assert first["losses"].keys() == second["losses"].keys() == {"discriminator", "encoder"}
+    # Of an undecided discriminator on sources and target; two steps of eight, not two eighths of it.
+    assert first["losses"]["discriminator"] == pytest.approx(second["losses"]["discriminator"], rel=0.3)
+
+
+def test_parameters_that_join_late_are_updated_beside_those_that_were_there(train_toy, tmp_path):
+    from afield.methods import registry
+
+    class Late(Baseline):
+        phases = (0.5,)
+
+        def __init__(self, shape, options):
+            super().__init__(shape, options)
+            self.late = torch.nn.Parameter(torch.ones(3))
+
+        def losses_of(self, F, batch):
+            joined = {"late": self.late.square().sum()} if self.phase else {}
+            return super().losses_of(F, batch) | joined
+
+    before = dict(registry._methods)
+    registry.register_method("late", summary="a test", reference="none")(Late)
+    try:
+        run = train_toy(tmp_path / "run", "late", steps=6)
+        assert load_checkpoint(run.checkpoint).state["model"]["late"].max() < 1
     finally:
         registry._methods.clear()
         registry._methods.update(before)

@@ -20,7 +20,7 @@ from afield.errors import AfieldError
 from afield.methods import Method, Shape
 from afield.networks import normalisation
 from afield.records import Record, evaluations, read_records
-from afield.selection import HEADLINE_SELECTORS, select, source_score
+from afield.selection import check_headline, select, source_score
 from afield.training import Loop, Plan, RunFolder, isolated_generators
 
 RECORDED_VERSIONS = ("timm", "lightning", "numpy")
@@ -70,17 +70,11 @@ class Run:
 
 def read_run(folder: Path, selector: str = "last") -> Run:
     """The result of a finished run from the records in its folder."""
-    check_selector(selector)
+    check_headline(selector)
     records = read_records(RunFolder(folder).records)
     if not records or records[-1]["event"] != "end":
         raise AfieldError(f"the run in {folder} has not ended; --resume continues it")
     return Run(folder, selector, select(evaluations(records), selector), records)
-
-
-def check_selector(selector: str) -> None:
-    """Raise unless the selector may choose a run's result: no looking at the target's labels."""
-    if selector not in HEADLINE_SELECTORS:
-        raise AfieldError(f"a run's result is chosen by {' or '.join(HEADLINE_SELECTORS)}, not by '{selector}'")
 
 
 def train(
@@ -116,7 +110,7 @@ def train(
     }  # fmt: skip
     layers = config_layers(config, named, settings or {})
     resolved = choose_config(layers, Path(out), resume=resume, overwrite=overwrite)
-    check_selector(selector)
+    check_headline(selector)
     with opened(resolved, Path(out), resume=resume, progress=progress) as loop:
         if not loop.ended:
             if show_config:

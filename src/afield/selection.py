@@ -34,6 +34,15 @@ def information_score(evaluation: Record) -> float:
     return fmean(result["diversity"] - result["entropy"] for result in evaluation["unlabelled"].values())
 
 
+def check_headline(selector: str) -> None:
+    """Raise unless a result may be chosen by this selector: no looking at the target."""
+    if selector == "oracle":
+        instead = " or ".join(HEADLINE_SELECTORS)
+        raise AfieldError(f"a result is never chosen by 'oracle', which looks at the target's labels: take {instead}")
+    if selector not in HEADLINE_SELECTORS:
+        raise unknown("selector", selector, HEADLINE_SELECTORS)
+
+
 def select(evaluations: Sequence[Record], selector: str) -> Record:
     """The evaluation a selector chooses; of equals, the earliest."""
     if selector not in SELECTORS:

@@ -9,7 +9,7 @@ from afield.bench.protocols import Protocol, protocols
 from afield.bench.settings import unusual_settings
 from afield.errors import AfieldError, unknown
 from afield.records import Record, evaluations, read_runs
-from afield.selection import HEADLINE_SELECTORS, select, target_score
+from afield.selection import check_headline, select, target_score
 
 UNNAMED = "none"
 # Of one table's records these must be equal, or else the table would show what cannot be compared.
@@ -66,14 +66,6 @@ def read_figures(paths: Sequence[Path], selector: str, wanted: str | None = None
         return Figures(distinct([make_figure(run, selector, protocol) for run in runs]), header, protocol)
     except KeyError as error:
         raise AfieldError(f"these records lack {error}, which a table needs") from error
-
-
-def check_headline(selector: str) -> None:
-    """Raise unless a table may choose by this selector."""
-    if selector == "oracle":
-        raise AfieldError("a table's figures are never chosen by 'oracle': it looks at the target's labels to choose")
-    if selector not in HEADLINE_SELECTORS:
-        raise unknown("selector", selector, HEADLINE_SELECTORS)
 
 
 def runs_at(path: Path) -> list[list[Record]]:

@@ -1,10 +1,8 @@
 """What a person sees of a benchmark: one bar over the steps of all runs, and a line for each run that ends."""
 
-from types import TracebackType
 from typing import Self
 
-from rich.console import Console, Group
-from rich.live import Live
+from rich.console import Group
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
 
@@ -12,16 +10,15 @@ from afield.bench.folder import BenchFolder
 from afield.bench.plan import Job
 from afield.errors import AfieldError
 from afield.records import Record, evaluations, read_records
-from afield.selection import source_score
 from afield.training import RunFolder
+from afield.training.progress import Display, accuracies
 
 
-class BenchProgress:
-    """On standard error; without a terminal only the lines; nothing when not `shown`."""
+class BenchProgress(Display):
+    """One bar over all runs, what is under way, and a line for each run that ends."""
 
     def __init__(self, folder: BenchFolder, jobs: list[Job], missing: list[Job], shown: bool = True) -> None:
-        self.console = Console(stderr=True, quiet=not shown, soft_wrap=True)
-        self.watched = shown and self.console.is_terminal
+        super().__init__(shown)
         self.folder = folder
         self.total, self.ended = len(jobs), len(jobs) - len(missing)
         self.under_way: list[Job] = []
@@ -31,24 +28,11 @@ class BenchProgress:
             TimeElapsedColumn(), TimeRemainingColumn(),
         )  # fmt: skip
         self.task = self.bar.add_task("", total=sum(job.config.training.steps for job in missing))
-        self.live = Live(console=self.console, get_renderable=self._render, refresh_per_second=2)
         self.beginning = f"{self.ended} of {len(jobs)} runs are recorded, {len(missing)} to go"
 
     def __enter__(self) -> Self:
         self.say(self.beginning)
-        if self.watched:
-            self.live.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self.watched:
-            self.live.stop()
-
-    def say(self, text: str) -> None:
-        """A line above the bar."""
-        self.console.print(text, highlight=False, markup=False)
+        return super().__enter__()
 
     def begun(self, job: Job) -> None:
         """A run is under way."""
@@ -90,10 +74,3 @@ class BenchProgress:
         except AfieldError:  # not begun to write, or just tidied away
             return None
         return found[-1] if found else None
-
-
-def accuracies(evaluation: Record) -> str:
-    """An evaluation in a few words; what looks at the target's labels is marked."""
-    parts = [f"sources {source_score(evaluation):.1%}"]
-    parts += [f"target {name} {result['accuracy']:.1%} (oracle)" for name, result in evaluation["oracle"].items()]
-    return ", ".join(parts)

@@ -26,7 +26,7 @@ def moment_distance(features: Tensor, has_target: bool) -> Tensor:
     features = at_least_float32(features)
     variances, means = torch.var_mean(features, dim=1, correction=0)
     moments = torch.stack((means, variances))
-    # Between all domains, (2, n, n). Not torch.cdist, whose compiled gradient is not a number on a GPU (torch 2.11).
+    # Between all domains, (2, n, n). Not torch.cdist: compiled with it, FAR's gradients were NaN on a GPU (torch 2.11).
     distances: Tensor = torch.linalg.vector_norm(moments[:, :, None] - moments[:, None], dim=-1)
     num_sources = features.shape[0] - int(has_target)
     total = features.new_zeros(())

@@ -9,7 +9,7 @@ has the formulas, and how it differs from the paper and the authors' code.
 Different from the paper: several sources are pooled. It classifies the very target images it was solved for; here, as
 with every other method, those are the training images, and the sum of kernels is evaluated at the test images. The
 system has as many unknowns a class as images, so that a sample of each domain's images, the same in each run of a seed,
-is all it is solved for. Whoever evaluates calls `fit` first; before the first time the baseline's classifier answers.
+is all it is solved for: anew before every evaluation. Before the first the baseline's classifier answers.
 """
 
 import torch
@@ -64,7 +64,7 @@ class MEDA(Baseline):
 
     @property
     def images_to_fit(self) -> int:
-        """How many images of each domain `fit` would like to see."""
+        """`samples`."""
         return self.options.samples
 
     def fit(self, batch: Batch) -> None:

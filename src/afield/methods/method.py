@@ -90,6 +90,15 @@ class Method(nn.Module):
         descend(losses)
         return losses
 
+    @property
+    def images_to_fit(self) -> int:
+        """How many images of each domain `fit` sees before every evaluation; 0: there is nothing to fit."""
+        return 0
+
+    def fit(self, batch: Batch) -> None:
+        """Solve for what descent does not learn, from images as they are, of the sources and the target."""
+        raise NotImplementedError
+
     def inspect(self, images: Tensor) -> Inspection:
         """Scores and diagnostics of one evaluation batch."""
         return Inspection(self(images))

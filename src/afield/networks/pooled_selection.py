@@ -15,11 +15,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import adaptive_avg_pool2d
 
-from afield.networks.gates import Gate
+from afield.networks.gates import MOST_POSITIONS, Gate
 from afield.networks.heads import Pool
 from afield.precision import at_least_float32
-
-MOST_POSITIONS = 64
 
 
 class Pooled(NamedTuple):

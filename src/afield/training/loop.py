@@ -127,12 +127,13 @@ class Loop:
         )
 
     def _evaluate(self) -> Record:
-        count = self.step % self.options.evaluate_every or self.options.evaluate_every
+        if self.method.images_to_fit:
+            self.method.fit(self.stream.still(self.method.images_to_fit))
         record = {
             "event": "evaluation",
             "step": self.step,
             **self.evaluator(self.method),
-            "losses": {name: value / count for name, value in self.training.loss_sums.items()},
+            "losses": self.training.mean_losses,
             "lr": learning_rate(self.options, self.step - 1),
             "adaptation_weight": adaptation_weight(self.options, self.step - 1),
         }
@@ -184,7 +185,8 @@ class Loop:
             "optimiser": self.training.optimiser.state_dict(),
             "stream": self.stream.state_dict(),
             "generators": generator_states(self.device),
-            "loss_sums": self.training.loss_sums,
+            "loss_names": self.training.names,
+            "loss_sums": self.training.sums,
             "seconds": self.seconds,
         }
         sources = tuple(view.name for view in plan.task.sources)
@@ -199,7 +201,7 @@ class Loop:
         self.step = self.saved_step = checkpoint.step
         self.seconds = state["seconds"]
         self.method.load_state_dict(state["model"])
-        self.training.restore(self.step, optimiser_state(state["optimiser"]), state["loss_sums"])
+        self.training.restore(self.step, optimiser_state(state["optimiser"]), state["loss_names"], state["loss_sums"])
         self.stream.load_state_dict(state["stream"])
         restore_generators(state["generators"], self.device)
 

@@ -18,14 +18,41 @@ from afield.selection import source_score
 STEPS_BETWEEN_UPDATES = 10
 
 
-class RunProgress:
-    """A bar and a line of losses on standard error; without a terminal only evaluations; nothing when not `shown`."""
+class Display:
+    """A live display on standard error; without a terminal only its lines; nothing when not `shown`."""
+
+    def __init__(self, shown: bool) -> None:
+        self.console = Console(stderr=True, quiet=not shown, soft_wrap=True)
+        self.watched = shown and self.console.is_terminal
+        self.live: Live | None = None
+
+    def __enter__(self) -> Self:
+        if self.watched:
+            self.live = Live(console=self.console, get_renderable=self._render, refresh_per_second=4)
+            self.live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.live:
+            self.live.stop()
+
+    def say(self, text: str) -> None:
+        """A line above the display."""
+        self.console.print(text, highlight=False, markup=False)
+
+    def _render(self) -> Group:
+        raise NotImplementedError
+
+
+class RunProgress(Display):
+    """A bar, a line of losses, and a line for each evaluation."""
 
     def __init__(self, title: str, steps: int, start: int = 0, shown: bool = True) -> None:
-        self.console = Console(stderr=True, quiet=not shown, soft_wrap=True)
+        super().__init__(shown)
         self.title = title
         self.steps = steps
-        self.watched = shown and self.console.is_terminal
         self.bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -35,18 +62,6 @@ class RunProgress:
         )
         self.task = self.bar.add_task(title, total=steps, completed=start)
         self.losses = self.gates = ""
-        self.live = Live(console=self.console, get_renderable=self._render, refresh_per_second=4)
-
-    def __enter__(self) -> Self:
-        if self.watched:
-            self.live.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self.watched:
-            self.live.stop()
 
     def _render(self) -> Group:
         # Folded by hand: a live display cuts off what is wider than the terminal.
@@ -60,13 +75,18 @@ class RunProgress:
 
     def evaluated(self, evaluation: Record) -> None:
         """Print one evaluation: accuracies, then from which features, then what the gates let through."""
-        parts = [f"{self.title} step {evaluation['step']}/{self.steps}: sources {source_score(evaluation):.1%}"]
-        parts += [f"target {name} {result['accuracy']:.1%} (oracle)" for name, result in evaluation["oracle"].items()]
         shown = evaluation["oracle"] or evaluation["sources"]
         domain, result = next(iter(shown.items()))
         views = ", ".join(f"{name} {value:.1%}" for name, value in result.get("views", {}).items())
         gates = ", ".join(f"{name} {value:.2f}" for name, value in result.get("gates", {}).items())
         self.gates = gates
         self.bar.update(self.task, completed=evaluation["step"])
-        line = ", ".join(parts) + (f"; {domain} from {views}" if views else "") + (f"; gates {gates}" if gates else "")
-        self.console.print(line, highlight=False)
+        line = f"{self.title} step {evaluation['step']}/{self.steps}: {accuracies(evaluation)}"
+        self.say(line + (f"; {domain} from {views}" if views else "") + (f"; gates {gates}" if gates else ""))
+
+
+def accuracies(evaluation: Record) -> str:
+    """An evaluation in a few words; what looks at the target's labels is marked."""
+    parts = [f"sources {source_score(evaluation):.1%}"]
+    parts += [f"target {name} {result['accuracy']:.1%} (oracle)" for name, result in evaluation["oracle"].items()]
+    return ", ".join(parts)

@@ -49,8 +49,15 @@ class TrainingStep:
             weight_decay=options.weight_decay,
             fused=True,
         )
+        if options.momentum:
+            # The fused update takes no mixture of parameters with and without: a method's parts may join late.
+            for parameter in method.parameters():
+                if parameter.requires_grad:
+                    self.optimiser.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
         self.names: list[str] = []
-        self.values = self.sums = torch.zeros(0, device=self.device)
+        self.values = torch.zeros(0, device=self.device)
+        self.sums = torch.zeros(1, dtype=torch.float64, device=self.device)
+        """Of each loss and, last, of the steps since they were cleared, or since the losses became other ones."""
         self.healthy = torch.ones((), dtype=torch.bool, device=self.device)
         self.graph: torch.cuda.CUDAGraph | None = None
         self.calls = 0
@@ -77,23 +84,23 @@ class TrainingStep:
         return dict(zip(self.names, self.values, strict=True))
 
     @property
-    def loss_sums(self) -> dict[str, float]:
-        """The losses summed since they were last cleared."""
-        return dict(zip(self.names, self.sums.tolist(), strict=True))
+    def mean_losses(self) -> dict[str, float]:
+        """The losses averaged since the sums were last cleared."""
+        *sums, steps = self.sums.tolist()
+        return {name: value / steps for name, value in zip(self.names, sums, strict=True)}
 
     def clear_sums(self) -> None:
         """Begin a new sum. In place: a recorded graph adds to this very tensor."""
         self.sums.zero_()
 
-    def restore(self, step: int, optimiser: dict[str, Any], loss_sums: dict[str, float]) -> None:
+    def restore(self, step: int, optimiser: dict[str, Any], names: list[str], sums: Tensor) -> None:
         """Go on at a step. The method's and the stream's states are restored by their own means."""
         self.optimiser.load_state_dict(optimiser)
         for parameter, state in self.optimiser.state.items():
             # The fused update walks memory: its buffers must lie as their parameters do.
             state["momentum_buffer"] = torch.empty_like(parameter).copy_(state["momentum_buffer"])
         self.clock.fill_(step)
-        self.names = list(loss_sums)
-        self.sums = torch.tensor(list(loss_sums.values()), dtype=torch.float64, device=self.device)
+        self.names, self.sums = names, sums.to(self.device)
         for group in self.optimiser.param_groups:
             group["lr"] = self.lr
 
@@ -105,11 +112,12 @@ class TrainingStep:
         self.method.train()
         with self.fabric.autocast():
             losses = self.method.update(self.stream.draw(), self._descend)
-        if list(losses) != self.names or not len(self.sums):
+        if list(losses) != self.names:
             self.names = list(losses)
-            self.sums = torch.zeros(len(losses), dtype=torch.float64, device=self.device)
+            self.sums = torch.zeros(len(losses) + 1, dtype=torch.float64, device=self.device)
         self.values = torch.stack([value.detach().float() for value in losses.values()])
-        self.sums += self.values
+        self.sums[:-1] += self.values
+        self.sums[-1] += 1
 
     def _descend(self, losses: Losses) -> None:
         """Sum, with the ramped losses at this step's weight; backpropagate; clip; update."""
