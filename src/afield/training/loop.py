@@ -36,8 +36,9 @@ from afield.training.step import TrainingStep
 from afield.training.tensorboard import Board
 
 PRECISIONS: dict[str, Literal["32-true", "bf16-mixed"]] = {"fp32": "32-true", "bf16": "bf16-mixed"}
-# Fabric announces the precision of every run, which its config says already.
-logging.getLogger("lightning.fabric").setLevel(logging.WARNING)
+# Fabric announces the precision of every run, which its config says already; as what, depends on what was imported.
+for name in ("lightning.fabric", "lightning.pytorch", "lightning_utilities"):
+    logging.getLogger(name).setLevel(logging.WARNING)
 # On a GPU, asking whether a loss is finite waits for it; so ask now and then, and always before saving anything.
 STEPS_BETWEEN_HEALTH_CHECKS = 25
 
