@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test check format clean
+.PHONY: demo test check format tables clean
 
 demo: $(INSTALLED)
 	$(BIN)/afield demo --out runs/demo --overwrite
@@ -20,6 +20,10 @@ check: $(INSTALLED)
 format: $(INSTALLED)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# The tables in README and docs, from the records in results.
+tables: $(INSTALLED)
+	$(BIN)/python docs/write_tables.py
 
 # The marker is written last, so that an install cut short is done again, and a finished one is not.
 $(INSTALLED): pyproject.toml constraints.txt

@@ -13,7 +13,7 @@ import argparse
 import json
 import statistics
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +29,7 @@ from afield.training.options import TrainingOptions
 from afield.training.step import TrainingStep
 
 REPEATS = 5
-NOT_SETTINGS = ("json", "kernels", "methods", "ways")
+NOT_SETTINGS = ("json", "kernels", "methods", "show", "ways")
 DOMAINS = ("a", "b", "c", "d", "target")
 
 
@@ -114,6 +114,19 @@ def synchronise() -> None:
         torch.cuda.synchronize()
 
 
+def recorded(path: Path) -> str:
+    """The rows of a file that `--json` wrote, in Markdown."""
+    lines = ["| method | step | ms a step | images | images a second | to the baseline |", "| --- |" + " ---: |" * 5]
+    for line in path.read_text("utf-8").splitlines():
+        row = json.loads(line)
+        timing = Timing(**{field.name: row[field.name] for field in fields(Timing)})
+        cells = (timing.method, timing.way, f"{timing.milliseconds:.2f}", str(timing.images),
+                 f"{timing.images_a_second:,.0f}", f"{timing.ratio:.2f}")  # fmt: skip
+        lines.append(f"| {' | '.join(cells)} |")
+    size = f"5 x {row['batch']} images of {row['size']} x {row['size']}, digit network of width {row['width']}"
+    return "\n".join([*lines, "", f"{row['device']}, torch {row['torch']}, {row['precision']}, {size}."])
+
+
 def main() -> None:
     """Time every method every way, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -128,7 +141,11 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=500 if on_gpu else 5, help="of one repeat")
     parser.add_argument("--kernels", type=int, default=0, help="so many of a GPU's kernels that take longest")
     parser.add_argument("--json", type=Path, help="append the rows to this file")
+    parser.add_argument("--show", type=Path, help="time nothing; print the rows of such a file")
     arguments = parser.parse_args()
+    if arguments.show:
+        print(recorded(arguments.show))
+        return
     data = noise_domains(arguments.size)
     methods = [m for m in arguments.methods.split(",") if m != "baseline"]
     device = torch.cuda.get_device_name() if on_gpu else f"cpu, {torch.get_num_threads()} threads"

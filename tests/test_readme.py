@@ -12,8 +12,7 @@ from types import ModuleType
 import pytest
 
 import afield
-from afield.bench.plan import identity_of_record, read_plan
-from afield.cli import main
+from afield.bench.plan import identity_of_record, plan_jobs, read_plan, read_plan_file
 from afield.records import read_runs
 
 ROOT = Path(__file__).parents[1]
@@ -64,33 +63,33 @@ def test_the_method_table_names_every_method():
         assert f"`{name}`" in table, name
 
 
+TABLES = load_script(ROOT / "docs/write_tables.py")
 WRITTEN = [
     (file.name, command, quoted)
-    for file in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
-    for command, quoted in re.findall(
-        r"<!-- written by: (.*?) -->\n(.*?)\n<!-- end -->", file.read_text("utf-8"), re.DOTALL
-    )
+    for file in TABLES.FILES
+    for command, quoted in TABLES.WRITTEN.findall(file.read_text("utf-8"))
 ]
 
 
 @pytest.mark.parametrize(
     ("file", "command", "quoted"), WRITTEN, ids=[f"{file}: {command}" for file, command, _ in WRITTEN]
 )
-def test_a_table_is_the_one_its_command_prints(file, command, quoted, monkeypatch, capsys):
-    monkeypatch.chdir(ROOT)
-    program, *arguments = command.split()
-    if program == "python":
-        print(load_script(ROOT / arguments[0]).table(Path(arguments[1])))
-    else:
-        monkeypatch.setattr(sys, "argv", [program, *arguments])
-        with pytest.raises(SystemExit):
-            main()
-    assert capsys.readouterr().out.strip() == quoted
+def test_a_table_is_the_one_its_command_prints(file, command, quoted):
+    assert TABLES.output_of(command) == quoted
 
 
-def test_the_table_over_seeds_is_that_of_its_plan_and_of_todays_methods():
-    recorded = {identity_of_record(run[0]) for run in read_runs(ROOT / "results/digits/records.jsonl")}
-    plans = [read_plan(ROOT / "plans" / name) for name in ("digits.toml", "digits-far.toml")]
+def test_tables_are_written_anew_and_the_rest_of_a_document_stays():
+    stale = "before\n<!-- written by: afield methods -->\nstale\n<!-- end -->\nafter"
+    first, *_, last = TABLES.rewritten(stale).splitlines()
+    assert (first, last) == ("before", "after")
+    assert "stale" not in TABLES.rewritten(stale)
+    assert "far" in TABLES.rewritten(stale)
+
+
+@pytest.mark.parametrize("data", ["digits", "digit5"])
+def test_the_records_are_those_of_the_plans_and_of_todays_methods(data):
+    recorded = {identity_of_record(run[0]) for run in read_runs(ROOT / f"results/{data}/records.jsonl")}
+    plans = [plan_jobs(read_plan_file(file)) for file in (ROOT / "plans").glob(f"{data}*.toml")]
     assert {job.identity for plan in plans for job in plan} == recorded
 
 

@@ -6,6 +6,7 @@ import sys
 from statistics import fmean, stdev
 
 import pytest
+import tomli_w
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
@@ -378,3 +379,31 @@ def test_the_command_refuses_in_one_line(command, words, part):
     code, out, err = command(*words)
     assert (code, out, len(err.splitlines())) == (2, "", 1)
     assert part in err
+
+
+# The table of a plan.
+
+
+def write_plan(path, **content):
+    path.write_text(tomli_w.dumps({"protocol": "digit5/dassl", "methods": ["far"], "seeds": [0], **content}), "utf-8")
+    return path
+
+
+def test_a_plans_table_has_its_runs_alone_and_its_caption(table_of, tmp_path):
+    runs = [make_run(method, t, seed, 0.5 + seed / 10) for method in ("far", "dan") for t in TARGETS for seed in (0, 1)]
+    other_length = [make_run("far", "mm", 0, 0.1, settings={("training", "steps"): 7})]
+    elsewhere = [make_run("far", "uci", 0, 0.2, protocol="digits/embedded")]
+    plan = write_plan(tmp_path / "plan.toml", caption="Nothing\nwas tuned.")
+    table = table_of(*runs, *other_length, *elsewhere, plan=plan)
+    assert [row.name for row in table.rows] == ["far"]
+    assert all((cell.mean, cell.n) == (50.0, 1) for cell in table.rows[0].targets.values())
+    assert table.notes[-1] == "Nothing was tuned."
+    assert "Nothing was tuned." in as_markdown(table, [])
+
+
+def test_records_without_a_run_of_the_plan_are_no_table_of_it(table_of, tmp_path):
+    plan = write_plan(tmp_path / "plan.toml")
+    with pytest.raises(AfieldError, match="no run of the plan"):
+        table_of(make_run("far", "mm", 1, 0.5), plan=plan)
+    with pytest.raises(AfieldError, match="--plan and --protocol exclude each other"):
+        table_of(make_run("far", "mm", 0, 0.5), plan=plan, protocol="digit5/dassl")

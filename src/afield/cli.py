@@ -191,6 +191,7 @@ def table(
     markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
     selector: Annotated[str, typer.Option(help="Which evaluation of a run counts: last or source-val.")] = "last",
     protocol: Annotated[str | None, typer.Option(help="The protocol, where the records have several.")] = None,
+    plan: Annotated[Path | None, typer.Option(help="Show the runs of this plan alone, with its caption.")] = None,
     compare: Annotated[
         list[str] | None, typer.Option(metavar="ROW,ROW", help="Set two rows against each other, seed by seed.")
     ] = None,
@@ -201,7 +202,7 @@ def table(
 
     if as_json and (markdown or compare):
         raise AfieldError("--json goes with neither --markdown nor --compare")
-    made = make_table(records, selector, protocol)
+    made = make_table(records, selector, protocol, plan)
     if as_json:
         print(json.dumps(as_values(made)))
         return

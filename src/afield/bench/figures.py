@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from afield.bench.plan import PlanFile, identity_of_record, plan_jobs
 from afield.bench.protocols import Protocol, protocols
 from afield.bench.settings import unusual_settings
 from afield.errors import AfieldError, unknown
@@ -54,11 +55,16 @@ class Figures:
         return [name for name in dict.fromkeys([*self.header.get("test_images", {}), *sorted(there)]) if name in there]
 
 
-def read_figures(paths: Sequence[Path], selector: str, wanted: str | None = None) -> Figures:
-    """The figures of all finished runs in files of records, or in folders that hold one; of one protocol."""
+def read_figures(
+    paths: Sequence[Path], selector: str, wanted: str | None = None, plan: PlanFile | None = None
+) -> Figures:
+    """The figures of all finished runs in files of records, or in folders that hold one; of one protocol, or plan."""
     check_headline(selector)
+    if wanted and plan:
+        raise AfieldError("a plan names its protocol: --plan and --protocol exclude each other")
     try:
-        runs = of_one_protocol([run for path in paths for run in runs_at(path)], wanted)
+        runs = [run for path in paths for run in runs_at(path)]
+        runs = of_plan(runs, plan) if plan else of_one_protocol(runs, wanted)
         header = runs[0][0]["protocol"]
         protocol = protocols().get(header.get("name"))
         if protocol and protocol.version != header["version"]:
@@ -75,6 +81,15 @@ def runs_at(path: Path) -> list[list[Record]]:
     if not runs:
         raise AfieldError(f"{file} holds no finished run")
     return runs
+
+
+def of_plan(runs: list[list[Record]], plan: PlanFile) -> list[list[Record]]:
+    """The runs of a plan."""
+    planned = {job.identity for job in plan_jobs(plan)}
+    found = [run for run in runs if identity_of_record(run[0]) in planned]
+    if not found:
+        raise AfieldError("these records hold no run of the plan")
+    return of_one_protocol(found, None)
 
 
 def of_one_protocol(runs: list[list[Record]], wanted: str | None) -> list[list[Record]]:

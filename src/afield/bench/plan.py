@@ -47,6 +47,8 @@ class PlanFile(BaseModel):
     targets: tuple[str, ...] = ()
     settings: dict[str, Any] = {}
     rows: tuple[dict[str, Any], ...] = ()
+    caption: str = ""
+    """What a reader of its table must know, such as how much each row was tuned."""
 
 
 @dataclass(frozen=True)
@@ -102,9 +104,25 @@ def identity_of_record(header: Record) -> str | None:
 
 def read_plan(path: Path) -> list[Job]:
     """Every run of a plan, each resolved and valid; runs of one row stand together. The data is loaded."""
-    content = validated(PlanFile, "plan", read_config(path))
+    content = read_plan_file(path)
+    name = find_protocol(content.protocol).data
+    check_data(name)
+    jobs = plan_jobs(content)
+    data = load_data(name)
+    for job in jobs:
+        task, _ = make_task(data, job.config.task.kind, job.target)
+        check_sources(find_entry(job.config.method_name), len(task.sources))
+    return jobs
+
+
+def read_plan_file(path: Path) -> PlanFile:
+    """What a plan's file says."""
+    return validated(PlanFile, "plan", read_config(path))
+
+
+def plan_jobs(content: PlanFile) -> list[Job]:
+    """Every run of a plan, resolved; whether the data can serve it is another question."""
     protocol = find_protocol(content.protocol)
-    check_data(protocol.data)
     targets = content.targets or protocol.targets
     for target in targets:
         if target not in protocol.targets:
@@ -112,12 +130,7 @@ def read_plan(path: Path) -> list[Job]:
     rows = plan_rows(content)
     for what, names in (("target", targets), ("seed", content.seeds), ("row", [row.label for row in rows])):
         check_once(what, names)
-    jobs = [make_job(protocol, row, t, s, content.settings) for row, t, s in product(rows, targets, content.seeds)]
-    data = load_data(protocol.data)
-    for job in jobs:
-        task, _ = make_task(data, job.config.task.kind, job.target)
-        check_sources(find_entry(job.config.method_name), len(task.sources))
-    return jobs
+    return [make_job(protocol, row, t, s, content.settings) for row, t, s in product(rows, targets, content.seeds)]
 
 
 def plan_rows(content: PlanFile) -> list[Row]:

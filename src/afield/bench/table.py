@@ -6,6 +6,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 
 from afield.bench.figures import Figure, Figures, read_figures
+from afield.bench.plan import read_plan_file
 from afield.bench.protocols import Published, published_figures, published_source
 from afield.bench.settings import usual_settings, written
 from afield.errors import unknown
@@ -62,14 +63,19 @@ class Table:
         return f"`{first}` over `{second}`: {result}"
 
 
-def make_table(paths: Sequence[Path], selector: str = "last", protocol: str | None = None) -> Table:
-    """The table of all finished runs in some files of records, or in folders that hold one."""
-    figures = read_figures(paths, selector, protocol)
+def make_table(
+    paths: Sequence[Path], selector: str = "last", protocol: str | None = None, plan: Path | None = None
+) -> Table:
+    """The table of all finished runs in some files of records, or in folders that hold one; or of a plan's alone."""
+    content = read_plan_file(plan) if plan else None
+    figures = read_figures(paths, selector, protocol, content)
     there, stand_ins = {run.target for run in figures.runs}, figures.header.get("stand_ins", [])
     columns = {name: f"{name}*" if name in stand_ins else name for name in figures.targets if name in there}
     name, data = figures.header.get("name"), figures.header["data"]
     rows = make_rows(figures)
-    return Table(name, data, selector, columns, rows, make_notes(figures, rows, columns, selector))
+    notes = make_notes(figures, rows, columns, selector)
+    caption = [" ".join(content.caption.split())] if content and content.caption else []
+    return Table(name, data, selector, columns, rows, notes + caption)
 
 
 def make_rows(figures: Figures) -> list[Row]:

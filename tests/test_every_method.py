@@ -1,0 +1,66 @@
+"""Every method goes through the same doors: trained, killed, resumed and benchmarked on the embedded digits."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import tomli_w
+
+import afield
+from afield.bench.table import make_table
+from afield.catalogue import find_entry
+from afield.cli import main
+from afield.run import read_run
+from test_resume import Killed, assert_equal_runs, kill_before_step
+
+SMALL = {"network.width": 8, "training.batch_size": 4, "training.evaluate_every": 2, "training.checkpoint_every": 2}
+METHODS = afield.list_methods()
+# FAR's variants are options of one code, which `far` takes through a kill.
+CODES = [method for method in METHODS if not method.startswith("far-")]
+
+
+@pytest.fixture
+def command(tmp_path, monkeypatch):
+    """Run the command line in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words):
+        monkeypatch.setattr(sys, "argv", ["afield", *words])
+        with pytest.raises((SystemExit, Killed)) as end:
+            main()
+        assert getattr(end.value, "code", 0) in (0, None)
+
+    return run
+
+
+def few(method):
+    """Settings of a small run; MEDA solves for as many unknowns as it has images."""
+    return SMALL | ({"method.samples": 20} if method == "meda" else {})
+
+
+@pytest.mark.parametrize("method", CODES)
+def test_trained_from_the_command_line_killed_and_resumed_it_ends_as_if_never_killed(command, tmp_path, method):
+    words = ["train", "--data", "digits", "--target", "uci", "--method", method, "--steps", "5"]
+    for setting, value in few(method).items():
+        words += ["--set", f"{setting}={value}"]
+    command(*words, "--out", "unbroken")
+    with pytest.MonkeyPatch.context() as patch:
+        kill_before_step(patch, 3)
+        command(*words, "--out", "killed")
+    command("train", "--out", "killed", "--resume")
+    assert_equal_runs(read_run(tmp_path / "killed"), read_run(tmp_path / "unbroken"))
+
+
+@pytest.mark.parametrize("task", ["uda", "dg"])
+def test_one_benchmark_ranks_them_all(command, task):
+    methods = [method for method in METHODS if task in find_entry(method).as_dict()["tasks"]]
+    rows = [{"label": f"small {m}", "method": m, "settings": {"method.samples": 20}} for m in methods if m == "meda"]
+    plan = {
+        "protocol": {"uda": "digits/embedded", "dg": "digits/dg"}[task],
+        "methods": [method for method in methods if method != "meda"],
+        "rows": rows, "seeds": [0], "targets": ["uci"], "settings": SMALL | {"training.steps": 2},
+    }  # fmt: skip
+    Path("plan.toml").write_text(tomli_w.dumps(plan), "utf-8")
+    command("bench", "plan.toml", "--out", "out")
+    ranked = {row.name.removeprefix("small ") for row in make_table([Path("out")], plan=Path("plan.toml")).rows}
+    assert ranked == set(methods)
