@@ -1,14 +1,19 @@
 """What may be known of settings without the target's labels: a table to choose by, from records.
 
-    python benchmarks/label_free.py results/research/digit5-settings.jsonl
+    python benchmarks/label_free.py results/research/digit5-settings.jsonl [--choose]
 
 For every label of the records: the information in the predictions on each target (see `afield.selection`), its mean,
 the accuracy on the sources' held-out images, and, so that the choice can be judged afterwards, the target accuracy. All
 at the end of training. Rows are ordered by mean information; a label that lacks some targets comes last.
+
+`--choose` keeps the best label of each method: by mean information or, where training sees no target (DG), by the
+sources, since there nothing may be known of the target.
 """
 
-import sys
+import argparse
 from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
@@ -16,28 +21,76 @@ from afield.records import Record, evaluations, read_runs
 from afield.selection import information_score, select, source_score, target_score
 
 
-def table(path: Path) -> str:
-    """The table in Markdown."""
-    ends: dict[str, dict[str, list[Record]]] = defaultdict(lambda: defaultdict(list))
+@dataclass(frozen=True)
+class Setting:
+    """A label's runs, by target: the evaluation at the end of each."""
+
+    label: str
+    method: str
+    sees_target: bool
+    ends: dict[str, list[Record]]
+
+    def information(self, target: str) -> float | None:
+        """Mean over the runs on a target, if there are any."""
+        return fmean(map(information_score, self.ends[target])) if target in self.ends else None
+
+    @property
+    def mean_information(self) -> float:
+        """Over the targets there are."""
+        return fmean(fmean(map(information_score, found)) for found in self.ends.values())
+
+    @property
+    def sources(self) -> float:
+        """Mean accuracy on the sources' held-out images, in percent."""
+        return 100 * fmean(source_score(end) for found in self.ends.values() for end in found)
+
+    @property
+    def target(self) -> float:
+        """Mean target accuracy, in percent. Not to choose by."""
+        return 100 * fmean(fmean(map(target_score, found)) for found in self.ends.values())
+
+    @property
+    def score(self) -> float:
+        """What one setting of a method is chosen by."""
+        return self.mean_information if self.sees_target else self.sources
+
+
+def settings(path: Path) -> list[Setting]:
+    """All labels of a file of records."""
+    found: dict[str, Setting] = {}
     for run in read_runs(path):
-        ends[run[0]["label"]][run[0]["config"]["task"]["target"]].append(select(evaluations(run), "last"))
-    targets = list(dict.fromkeys(target for found in ends.values() for target in found))
-    rows = []
-    for label, found in ends.items():
-        information = [fmean(map(information_score, found[t])) if t in found else None for t in targets]
-        known = [value for value in information if value is not None]
-        last = [evaluation for evaluations_of in found.values() for evaluation in evaluations_of]
-        cells = ["" if value is None else f"{value:.2f}" for value in information]
-        cells += [f"{fmean(known):.3f}", f"{100 * fmean(map(source_score, last)):.1f}"]
-        per_target = [fmean(map(target_score, found[t])) for t in targets if t in found]
-        cells += [f"{100 * fmean(per_target):.1f}", str(len(last))]
-        rows.append((len(known) < len(targets), -fmean(known), f"| {label} | {' | '.join(cells)} |"))
+        config, label = run[0]["config"], run[0]["label"]
+        new = Setting(label, config["method"]["name"], config["task"]["kind"] == "uda", defaultdict(list))
+        found.setdefault(label, new).ends[config["task"]["target"]].append(select(evaluations(run), "last"))
+    return list(found.values())
+
+
+def chosen(candidates: Iterable[Setting]) -> list[Setting]:
+    """The best setting of each method."""
+    best: dict[str, Setting] = {}
+    for setting in candidates:
+        if setting.method not in best or setting.score > best[setting.method].score:
+            best[setting.method] = setting
+    return list(best.values())
+
+
+def table(rows: list[Setting]) -> str:
+    """The table in Markdown."""
+    targets = list(dict.fromkeys(target for row in rows for target in row.ends))
     head = ["setting", *(f"information, {t}" for t in targets), "mean", "sources", "target accuracy", "runs"]
-    lines = [f"| {' | '.join(head)} |", "| --- |" + " ---: |" * (len(head) - 1)]
-    return "\n".join(lines + [row for *_, row in sorted(rows)])
+    lines = [head, ["---", *["---:"] * (len(head) - 1)]]
+    for row in sorted(rows, key=lambda row: (len(row.ends) < len(targets), -row.mean_information)):
+        information = [row.information(target) for target in targets]
+        cells = ["" if value is None else f"{value:.2f}" for value in information]
+        cells += [f"{row.mean_information:.3f}", f"{row.sources:.1f}", f"{row.target:.1f}"]
+        lines.append([row.label, *cells, str(sum(map(len, row.ends.values())))])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
-        sys.exit(__doc__)
-    print(table(Path(sys.argv[1])))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("records", type=Path)
+    parser.add_argument("--choose", action="store_true", help="the best setting of each method alone")
+    arguments = parser.parse_args()
+    found = settings(arguments.records)
+    print(table(chosen(found) if arguments.choose else found))
