@@ -85,6 +85,7 @@ class BatchStream:
 
     Every domain is walked in its own shuffled order, reshuffled when it ends, so that each image of a domain is seen
     once before any is seen twice. The order is a function of (seed, domain, epoch) and needs no state but the step.
+    Where several processes train together, `share` is (which, of how many): their batches are parts of one.
     """
 
     def __init__(
@@ -95,8 +96,10 @@ class BatchStream:
         device: torch.device,
         seed: int,
         augment: bool = True,
+        share: tuple[int, int] = (0, 1),
     ) -> None:
         self.per_domain = per_domain
+        self.share, self.shares = share
         self.normalise = Normalise(preprocessing).to(device)
         self.device = device
         self.seed = seed
@@ -109,7 +112,7 @@ class BatchStream:
         self.num_sources = len(task.sources)
         self.sizes = [len(array) for array in arrays]
         self.step = 0
-        self.noise = torch.Generator(device).manual_seed(_mix(seed, 0))
+        self.noise = torch.Generator(device).manual_seed(_mix(seed, 0) + self.share)
         self._picks = torch.empty(STEPS_OF_PICKS, len(arrays) * per_domain, dtype=torch.int64, device=self.home)
         self._picked_from: int | None = None
         self._cursor = torch.zeros(1, dtype=torch.int64, device=self.home)
@@ -162,12 +165,13 @@ class BatchStream:
 
     def _pick(self, domain: int) -> Tensor:
         """The images of a domain in the next steps, (steps, b); a batch may span the end of an epoch."""
-        position, stop, parts = self.step * self.per_domain, (self.step + STEPS_OF_PICKS) * self.per_domain, []
+        together = self.shares * self.per_domain
+        position, stop, parts = self.step * together, (self.step + STEPS_OF_PICKS) * together, []
         while position < stop:
             epoch, offset = divmod(position, self.sizes[domain])
             parts.append(self._order(domain, epoch)[offset : offset + stop - position])
             position += len(parts[-1])
-        return torch.cat(parts).view(STEPS_OF_PICKS, self.per_domain)
+        return torch.cat(parts).view(STEPS_OF_PICKS, self.shares, self.per_domain)[:, self.share]
 
     def _order(self, domain: int, epoch: int) -> Tensor:
         known = self._orders.get(domain)

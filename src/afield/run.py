@@ -2,14 +2,16 @@
 
 import platform
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
+from lightning.fabric import Fabric
 
 from afield import __version__
 from afield.batches import Preprocessing
@@ -21,7 +23,7 @@ from afield.methods import Method, Shape
 from afield.networks import normalisation
 from afield.records import Record, evaluations, read_records
 from afield.selection import check_headline, select, source_score
-from afield.training import Loop, Plan, RunFolder, isolated_generators
+from afield.training import Loop, Plan, RunFolder, isolated_generators, make_fabric
 
 RECORDED_VERSIONS = ("timm", "lightning", "numpy")
 
@@ -111,12 +113,31 @@ def train(
     layers = config_layers(config, named, settings or {})
     resolved = choose_config(layers, Path(out), resume=resume, overwrite=overwrite)
     check_headline(selector)
-    with opened(resolved, Path(out), resume=resume, progress=progress) as loop:
-        if not loop.ended:
-            if show_config:
-                print(resolved.as_toml(), file=sys.stderr)
-            loop.run()
+    carry_out = partial(_carry_out, resolved, Path(out), resume, progress, show_config)
+    if resolved.training.devices == 1:
+        carry_out(None)
+    elif failure := make_fabric(resolved.training).launch(partial(_take_part, carry_out)):
+        raise AfieldError(failure)
     return read_run(Path(out), selector)
+
+
+def _carry_out(
+    config: Config, out: Path, resume: bool, progress: bool, show_config: bool, fabric: Fabric | None
+) -> None:
+    with opened(config, out, resume=resume, progress=progress, fabric=fabric) as loop:
+        if not loop.ended:
+            if show_config and loop.leads:
+                print(config.as_toml(), file=sys.stderr)
+            loop.run()
+
+
+def _take_part(carry_out: Callable[[Fabric], None], fabric: Fabric) -> str | None:
+    """One process's part of a run of several; why it failed, if it did: an error would arrive as a stack of traces."""
+    try:
+        carry_out(fabric)
+    except AfieldError as error:
+        return str(error)
+    return None
 
 
 @dataclass(frozen=True)
@@ -130,11 +151,13 @@ class Place:
 
 
 @contextmanager
-def opened(config: Config, out: Path, *, resume: bool, progress: bool, place: Place | None = None) -> Iterator[Loop]:
+def opened(
+    config: Config, out: Path, *, resume: bool, progress: bool, place: Place | None = None, fabric: Fabric | None = None
+) -> Iterator[Loop]:
     """A loop that stands ready in its folder, begun anew or gone back to its last checkpoint."""
     data = load_data(config.data.name)
     with isolated_generators(config.training):
-        loop = Loop(make_plan(config, data), RunFolder(out), progress)
+        loop = Loop(make_plan(config, data), RunFolder(out), progress, fabric)
         header = make_header(config, data, loop.device, place)
         # Everything has been checked: only now is anything written.
         (loop.resume if resume else loop.start)(header)

@@ -165,6 +165,8 @@ def make_job(protocol: Protocol, row: Row, target: str, seed: int, settings: dic
         config = resolve(by_section(settings), by_section(row.settings), fixed)
     except AfieldError as error:
         raise AfieldError(f"row '{row.label}': {error}") from error
+    if config.training.devices > 1:
+        raise AfieldError(f"row '{row.label}': a benchmark gives each run one device: training.devices must be 1")
     return Job(Place(protocol.name, protocol.version, row.label), config)
 
 

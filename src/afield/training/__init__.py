@@ -3,7 +3,7 @@
 from afield.training.checkpoint import Checkpoint, load_checkpoint
 from afield.training.evaluation import Evaluator
 from afield.training.folder import RunFolder
-from afield.training.loop import Loop, Plan, best_device, isolated_generators
+from afield.training.loop import Loop, Plan, best_device, isolated_generators, make_fabric
 from afield.training.options import TrainingOptions
 
 __all__ = [
@@ -16,4 +16,5 @@ __all__ = [
     "best_device",
     "isolated_generators",
     "load_checkpoint",
+    "make_fabric",
 ]

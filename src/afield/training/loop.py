@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -59,32 +59,41 @@ class Plan:
 class Loop:
     """One run of a plan in a folder, from its start or from its last checkpoint."""
 
-    def __init__(self, plan: Plan, folder: RunFolder, shown: bool = True) -> None:
+    def __init__(self, plan: Plan, folder: RunFolder, shown: bool = True, fabric: Fabric | None = None) -> None:
         self.plan, self.folder, self.options, self.shown = plan, folder, plan.options, shown
         options = plan.options
-        self.fabric = Fabric(accelerator=accelerator(options), devices=1, precision=PRECISIONS[options.precision])
+        self.fabric = fabric or make_fabric(options)
         self.device = self.fabric.device
         self.method = plan.method.to(self.device).to(memory_format=torch.channels_last)
+        share = self.fabric.global_rank, self.fabric.world_size
         self.stream = BatchStream(
-            plan.task, options.batch_size, plan.preprocessing, self.device, options.seed, options.augment
+            plan.task, options.batch_size, plan.preprocessing, self.device, options.seed, options.augment, share
         )
         self.training = TrainingStep(self.method, self.stream, options, self.fabric)
         self.evaluator = Evaluator(plan.views, plan.preprocessing, self.device)
+        self.others: list[dict[str, Any]] = []
         self.step = 0
         self.saved_step = 0
         self.seconds = 0.0
+        if not self.leads:  # weights are the same in all processes, dropout is not
+            torch.manual_seed(options.seed + self.fabric.global_rank)
 
     @property
     def ended(self) -> bool:
         """Whether there is nothing left to do."""
         return self.step == self.options.steps and read_records(self.folder.records)[-1]["event"] == "end"
 
+    @property
+    def leads(self) -> bool:
+        """Of several processes the first evaluates, records, saves and shows."""
+        return self.fabric.global_rank == 0
+
     def run(self) -> None:
         """Train to the end, in a folder that `start` or `resume` has opened."""
         history = evaluations(read_records(self.folder.records))
         started = time.perf_counter() - self.seconds
-        progress = RunProgress(self.plan.title, self.options.steps, self.step, self.shown)
-        with progress, Board(self.folder.tensorboard, self.step) as board:
+        progress = RunProgress(self.plan.title, self.options.steps, self.step, self.shown and self.leads)
+        with progress, Board(self.folder.tensorboard, self.step) if self.leads else nullcontext() as board:
             while self.step < self.options.steps:
                 self._train_step()
                 if self._at(STEPS_BETWEEN_HEALTH_CHECKS) or self.device.type == "cpu":
@@ -95,16 +104,21 @@ class Loop:
                 due = self._at(self.options.evaluate_every), self._at(self.options.checkpoint_every)
                 if any(due):
                     self._check_health(deep=True)
+                    self._meet()
                 if due[0]:
-                    history.append(self._evaluate())
-                    progress.evaluated(history[-1])
-                    board.write(history[-1])
-                    if select(history, "source-val") is history[-1]:
-                        self._save(self.folder.best)
+                    losses = self._prepare_evaluation()
+                    if board:
+                        history.append(self._evaluate(losses))
+                        progress.evaluated(history[-1])
+                        board.write(history[-1])
+                        if select(history, "source-val") is history[-1]:
+                            self._save(self.folder.best)
                 if due[1]:
                     self._save(self.folder.last)
         self.seconds = time.perf_counter() - started
-        append_record(self.folder.records, {"event": "end", "step": self.step, "seconds": round(self.seconds, 3)})
+        if self.leads:
+            append_record(self.folder.records, {"event": "end", "step": self.step, "seconds": round(self.seconds, 3)})
+        self.fabric.barrier()
 
     def _at(self, every: int) -> bool:
         """Whether something done every so many steps is due; at the last step everything is."""
@@ -116,7 +130,8 @@ class Loop:
 
     def _check_health(self, deep: bool = False) -> None:
         """Stop on a loss, or (deep) a parameter, that is not a finite number, before anything of it is saved."""
-        if bool(self.training.healthy) and not (deep and _broken(self.method)):
+        healthy = self.fabric.all_reduce(self.training.healthy.float(), reduce_op="min")
+        if bool(healthy) and not (deep and _broken(self.method)):
             return
         culprits = ", ".join(name for name, value in self.training.losses.items() if not value.isfinite())
         raise self._diverged(culprits or "the weights")
@@ -127,18 +142,34 @@ class Loop:
             f"weights of step {self.saved_step}; try again with a smaller training.lr, or with training.clip_norm=1"
         )
 
-    def _evaluate(self) -> Record:
+    def _meet(self) -> None:
+        """Learn where the other processes' streams and generators stand, for a checkpoint."""
+        states: list[Any] = [None] * self.fabric.world_size
+        if self.fabric.world_size > 1:
+            torch.distributed.all_gather_object(states, self._own_state())
+        self.others = states[1:]
+
+    def _own_state(self) -> dict[str, Any]:
+        """What is not the same in all processes."""
+        return {"stream": self.stream.state_dict(), "generators": generator_states(self.device)}
+
+    def _prepare_evaluation(self) -> dict[str, float]:
+        """What all processes do: average the losses since the last time, and fit what descent does not learn."""
+        losses = self.training.mean_losses
+        self.training.clear_sums()
         if self.method.images_to_fit:
             self.method.fit(self.stream.still(self.method.images_to_fit))
+        return losses
+
+    def _evaluate(self, losses: dict[str, float]) -> Record:
         record = {
             "event": "evaluation",
             "step": self.step,
             **self.evaluator(self.method),
-            "losses": self.training.mean_losses,
+            "losses": losses,
             "lr": learning_rate(self.options, self.step - 1),
             "adaptation_weight": adaptation_weight(self.options, self.step - 1),
         }
-        self.training.clear_sums()
         try:
             append_record(self.folder.records, record)
         except ValueError as error:
@@ -147,12 +178,15 @@ class Loop:
 
     def start(self, header: Record) -> None:
         """Open a fresh folder; `header` is the records' first line. A run that stood there is gone."""
-        if self.folder.holds_run:
-            self.folder.clear()
-        self.folder.path.mkdir(parents=True, exist_ok=True)
-        write_whole(self.folder.config, tomli_w.dumps(self.plan.config))
-        rewrite_records(self.folder.records, [header])
-        self._save(self.folder.last)
+        self._meet()
+        if self.leads:
+            if self.folder.holds_run:
+                self.folder.clear()
+            self.folder.path.mkdir(parents=True, exist_ok=True)
+            write_whole(self.folder.config, tomli_w.dumps(self.plan.config))
+            rewrite_records(self.folder.records, [header])
+            self._save(self.folder.last)
+        self.fabric.barrier()
 
     def resume(self, header: Record) -> None:
         """Go back to where the folder's last checkpoint stands; a run killed before its first one starts anew."""
@@ -176,16 +210,22 @@ class Loop:
             self._restore(checkpoint)
         except (RuntimeError, KeyError, TypeError, ValueError) as error:
             raise AfieldError(f"{self.folder.last} is damaged: its state does not fit its config") from error
-        self.folder.sweep()
-        rewrite_records(self.folder.records, [r for r in records if r.get("step", 0) <= self.step])
+        self.fabric.barrier()  # until all have read
+        if self.leads:
+            self.folder.sweep()
+            rewrite_records(self.folder.records, [r for r in records if r.get("step", 0) <= self.step])
+        self.fabric.barrier()
 
     def _save(self, path: Path) -> None:
+        """Write a checkpoint, with what `_meet` has learned."""
+        if not self.leads:
+            return
         plan = self.plan
         state = {
             "model": self.method.state_dict(),
             "optimiser": self.training.optimiser.state_dict(),
-            "stream": self.stream.state_dict(),
-            "generators": generator_states(self.device),
+            **self._own_state(),
+            "others": self.others,
             "loss_names": self.training.names,
             "loss_sums": self.training.sums,
             "seconds": self.seconds,
@@ -203,8 +243,18 @@ class Loop:
         self.seconds = state["seconds"]
         self.method.load_state_dict(state["model"])
         self.training.restore(self.step, optimiser_state(state["optimiser"]), state["loss_names"], state["loss_sums"])
-        self.stream.load_state_dict(state["stream"])
-        restore_generators(state["generators"], self.device)
+        own = [state, *state["others"]][self.fabric.global_rank]
+        self.stream.load_state_dict(own["stream"])
+        restore_generators(own["generators"], self.device)
+
+
+def make_fabric(options: TrainingOptions) -> Fabric:
+    """What runs a loop: in this process or, once launched, in as many as there are devices."""
+    kind, count = accelerator(options), options.devices
+    if kind == "cuda" and count > (there := torch.cuda.device_count()):
+        raise AfieldError(f"config key 'training.devices': {count} are asked for, and this machine has {there}")
+    strategy = "ddp_spawn" if count > 1 else "auto"
+    return Fabric(accelerator=kind, devices=count, strategy=strategy, precision=PRECISIONS[options.precision])
 
 
 def accelerator(options: TrainingOptions) -> str:

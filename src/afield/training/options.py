@@ -24,9 +24,12 @@ class TrainingOptions(BaseModel):
     augment: bool = Field(True, description="random shifts, and flips where the data allows them")
     precision: Literal["fp32", "bf16"] = "fp32"
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    devices: int = Field(
+        1, ge=1, description="processes, each on a device of its own with batches of its own; gradients are averaged"
+    )
     step: Literal["auto", "eager", "graph", "compiled"] = Field(
         "auto",
-        description="how a step runs: 'graph' replays a recording, 'compiled' fuses first; auto: graph on a GPU",
+        description="how a step runs: 'graph' replays a recording, 'compiled' fuses first; auto: graph on one GPU",
     )
     evaluate_every: int = Field(100, ge=1, description="steps between evaluations; the last step is always one")
     checkpoint_every: int = Field(100, ge=1, description="steps between checkpoints; the last step is always one")

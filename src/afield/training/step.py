@@ -28,7 +28,8 @@ class TrainingStep:
     def __init__(self, method: Method, stream: BatchStream, options: TrainingOptions, fabric: Fabric) -> None:
         self.method, self.stream, self.options, self.fabric = method, stream, options, fabric
         self.device = fabric.device
-        on_gpu = self.device.type == "cuda" and stream.home == self.device
+        alone = fabric.world_size == 1  # what is averaged among processes is not recorded
+        on_gpu = self.device.type == "cuda" and stream.home == self.device and alone
         kind = ("graph" if on_gpu else "eager") if options.step == "auto" else options.step
         self.recorded = on_gpu and kind != "eager"
         # Batches have one shape: worth trying which convolution kernels are fastest for it.
@@ -85,8 +86,10 @@ class TrainingStep:
 
     @property
     def mean_losses(self) -> dict[str, float]:
-        """The losses averaged since the sums were last cleared."""
-        *sums, steps = self.sums.tolist()
+        """The losses averaged since the sums were last cleared, over all processes."""
+        total = self.fabric.all_reduce(self.sums, reduce_op="mean")
+        assert isinstance(total, Tensor)
+        *sums, steps = total.tolist()
         return {name: value / steps for name, value in zip(self.names, sums, strict=True)}
 
     def clear_sums(self) -> None:
@@ -118,6 +121,8 @@ class TrainingStep:
         self.values = torch.stack([value.detach().float() for value in losses.values()])
         self.sums[:-1] += self.values
         self.sums[-1] += 1
+        # Statistics of batch norm are of a process's own images; so all processes stay equal.
+        self._average([buffer for buffer in self.method.buffers() if buffer.is_floating_point()])
 
     def _descend(self, losses: Losses) -> None:
         """Sum, with the ramped losses at this step's weight; backpropagate; clip; update."""
@@ -131,11 +136,22 @@ class TrainingStep:
         self.optimiser.zero_grad(set_to_none=True)
         with torch.autocast(self.device.type, enabled=False):
             self.fabric.backward(total)
+        self._average([parameter.grad for parameter in self.method.parameters() if parameter.grad is not None])
         if self.options.clip_norm:
             clip_grad_norm_(self.method.parameters(), self.options.clip_norm)
         self.optimiser.step()
         # Autocast keeps the weights it has cast; a second forward pass of this step must not see the old ones.
         torch.clear_autocast_cache()
+
+    def _average(self, tensors: list[Tensor]) -> None:
+        """Make tensors the mean of all processes'. Not DDP's hooks: a step may go back several times, through parts."""
+        if self.fabric.world_size == 1 or not tensors:
+            return
+        ends = torch.tensor([tensor.numel() for tensor in tensors[:-1]]).cumsum(0)
+        mean = self.fabric.all_reduce(torch.cat([tensor.flatten() for tensor in tensors]), reduce_op="mean")
+        assert isinstance(mean, Tensor)
+        for tensor, part in zip(tensors, mean.tensor_split(ends), strict=True):
+            tensor.copy_(part.view(tensor.shape))
 
     def _warm_up(self) -> None:
         """A step on a stream of its own, as PyTorch asks for before recording."""

@@ -1,0 +1,48 @@
+"""What the tests of several processes run in each of them; a module of its own, which those processes import."""
+
+from pathlib import Path
+
+import torch
+
+from afield.config import resolve
+from afield.run import opened
+from afield.training.loop import Loop
+
+
+class Killed(BaseException):
+    """Not an Exception: nothing may catch it, as nothing catches a kill."""
+
+
+def train(fabric, config, out, resume=False, killed_before=None):
+    """A process's part of a run, up to a step that no process takes; the weights at its end."""
+    plain = Loop._train_step
+
+    def dying(loop):
+        if loop.step == killed_before:
+            raise Killed
+        plain(loop)
+
+    Loop._train_step = dying
+    try:
+        with opened(config, Path(out), resume=resume, progress=False, fabric=fabric) as loop:
+            loop.run()
+            return {name: value.clone() for name, value in loop.method.state_dict().items()}
+    except Killed:
+        return None
+    finally:
+        Loop._train_step = plain
+
+
+def unbroken_killed_and_resumed(layers, folder, fabric):
+    """For each config two runs, one of them killed and resumed. Whether all processes ended with the same weights."""
+    equal = []
+    for number, layer in enumerate(layers):
+        config = resolve(layer)
+        own = train(fabric, config, f"{folder}/{number}/unbroken")
+        train(fabric, config, f"{folder}/{number}/killed", killed_before=3)
+        train(fabric, config, f"{folder}/{number}/killed", resume=True)
+        everyones = [None] * fabric.world_size
+        torch.distributed.all_gather_object(everyones, own)
+        first, *others = everyones
+        equal.append(all(torch.equal(first[name], other[name]) for other in others for name in first))
+    return equal
