@@ -2,15 +2,17 @@
 
     python benchmarks/bench_time.py results/digit5 digit5/dassl 8
 
-From the records of one protocol and the number of processes that shared the machine. The milliseconds are those of a
-run divided by its steps and by the processes: evaluations, checkpoints and the recording of the step are part of them.
+From the records of one protocol and the number of processes that shared the machine. Seconds are means over runs. The
+milliseconds are those of a run divided by its steps and by the processes: evaluations, checkpoints and the recording of
+the step are part of them; starting the processes is not.
 """
 
 import sys
 from collections import defaultdict
 from pathlib import Path
-from statistics import median
+from statistics import fmean
 
+from afield.errors import AfieldError
 from afield.records import read_runs
 
 
@@ -24,7 +26,7 @@ def table(path: Path, protocol: str, workers: int) -> str:
             steps[label] = run[0]["config"]["training"]["steps"]
     lines = ["| method | runs | steps | seconds a run | ms a step |", "| --- | ---: | ---: | ---: | ---: |"]
     for label, found in seconds.items():
-        typical = median(found)
+        typical = fmean(found)
         each = 1000 * typical / steps[label] / workers
         lines.append(f"| {label} | {len(found)} | {steps[label]} | {typical:.1f} | {each:.2f} |")
     return "\n".join(lines)
@@ -33,4 +35,7 @@ def table(path: Path, protocol: str, workers: int) -> str:
 if __name__ == "__main__":
     if len(sys.argv) != 4:
         sys.exit(__doc__)
-    print(table(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])))
+    try:
+        print(table(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])))
+    except AfieldError as error:
+        sys.exit(str(error))

@@ -11,12 +11,14 @@ sources, since there nothing may be known of the target.
 """
 
 import argparse
+import sys
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
+from afield.errors import AfieldError
 from afield.records import Record, evaluations, read_runs
 from afield.selection import information_score, select, source_score, target_score
 
@@ -92,5 +94,8 @@ if __name__ == "__main__":
     parser.add_argument("records", type=Path)
     parser.add_argument("--choose", action="store_true", help="the best setting of each method alone")
     arguments = parser.parse_args()
-    found = settings(arguments.records)
+    try:
+        found = settings(arguments.records)
+    except AfieldError as error:
+        sys.exit(str(error))
     print(table(chosen(found) if arguments.choose else found))

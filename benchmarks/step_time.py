@@ -70,7 +70,8 @@ def make_step(method: str, way: str, data: DomainSet, arguments: argparse.Namesp
     options = TrainingOptions(steps=100_000, batch_size=arguments.batch, precision=arguments.precision, step=way)
     task, _ = make_task(data, "uda", "target")
     network = {"width": arguments.width, "pool": arguments.pool}
-    built = create_method(method, num_classes=10, num_sources=len(task.sources), network=network)
+    shape = {"num_classes": 10, "num_sources": len(task.sources), "image_size": data.image_size}
+    built = create_method(method, **shape, network=network)
     built = built.to(device).to(memory_format=torch.channels_last)
     half = (0.5, 0.5, 0.5)
     stream = BatchStream(task, options.batch_size, Preprocessing(data.image_size, half, half), device, seed=0)
@@ -144,7 +145,10 @@ def main() -> None:
     parser.add_argument("--show", type=Path, help="time nothing; print the rows of such a file")
     arguments = parser.parse_args()
     if arguments.show:
-        print(recorded(arguments.show))
+        try:
+            print(recorded(arguments.show))
+        except OSError as error:
+            raise SystemExit(f"cannot read {arguments.show}: {error.strerror}") from error
         return
     data = noise_domains(arguments.size)
     methods = [m for m in arguments.methods.split(",") if m != "baseline"]

@@ -23,7 +23,7 @@ from afield.training import load_checkpoint
 COMMAND = Path(sys.executable).parent / "afield"
 TINY = {"network.width": 8, "training.batch_size": 4, "training.evaluate_every": 3}
 SET = [word for key, value in TINY.items() for word in ("--set", f"{key}={value}")]
-ISSUE_METHODS = {
+PAPER_METHODS = {
     "baseline", "baseline-align", "baseline-att-align", "far", "far-without-dre", "far-without-dre-plus",
     "far-without-dre-minus", "far-conv", "far-channel-gate", "far-spatial-gate", "far-without-ranking",
     "far-without-experts", "far-paper",
@@ -53,7 +53,7 @@ def home(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def trained(home):
-    """The issue's own command, with fewer steps, a narrower network and smaller batches."""
+    """README's command, with fewer steps, a narrower network and smaller batches."""
     words = ["--data", "digits", "--task", "uda", "--target", "street", "--method", "far", "--steps", 6, "--seed", 0]
     return afield_command("train", *words, "--out", "runs/x", *SET, cwd=home)
 
@@ -226,7 +226,7 @@ def test_methods_lists_every_method_as_json():
     done = afield_command("methods", "--json")
     assert done.returncode == 0, done.stderr
     entries = json.loads(done.stdout)
-    assert {entry["name"] for entry in entries} >= ISSUE_METHODS
+    assert {entry["name"] for entry in entries} >= PAPER_METHODS
     assert all(entry["summary"] and entry["tasks"] and entry["file"] for entry in entries)
     assert next(entry for entry in entries if entry["name"] == "far")["min_sources"] == 2
 

@@ -3,6 +3,7 @@
 import bz2
 import gzip
 import json
+import shutil
 import sys
 from types import SimpleNamespace
 from urllib.error import URLError
@@ -482,11 +483,19 @@ WRONG = {
         "00000003.png", "(1, 28, 28, 3)", "MNIST-M",
     ),
     "png missing": (
-        pngs(lambda f: (f / "mnist_m_train/00000011.png").unlink()), "mnist_m_train_labels.txt", "11 images", "MNIST-M",
+        pngs(lambda f: (f / "mnist_m_train/00000011.png").unlink()),
+        "mnist_m_train", "00000011.png is missing", "MNIST-M",
+    ),
+    "png without their folder": (
+        pngs(lambda f: shutil.rmtree(f / "mnist_m_test")), "mnist_m_test", "00000000.png is missing", "MNIST-M",
+    ),
+    "png that has no label": (
+        pngs(lambda f: Image.new("RGB", (32, 32)).save(f / "mnist_m_train/more.png")),
+        "mnist_m_train_labels.txt", "13 images", "MNIST-M",
     ),
     "png by another name": (
         pngs(lambda f: (f / "mnist_m_train/00000011.png").rename(f / "mnist_m_train/11.png")),
-        "00000011.png", "No such file", "MNIST-M",
+        "mnist_m_train", "00000011.png is missing", "MNIST-M",
     ),
     "png labels missing": (
         pngs(lambda f: (f / "mnist_m_test_labels.txt").unlink()), "mnist_m_test_labels.txt", "missing", "MNIST-M",
@@ -617,7 +626,7 @@ def test_a_download_that_fails_is_named_in_one_line_and_stops_no_other(tmp_path,
     told = capsys.readouterr()
     assert told.err.splitlines()[-1].startswith("afield: could not download USPS (<urlopen error no route>)")
     assert ["there" in line for line in told.out.splitlines()] == [False, True, False, True, False]
-    assert "LIBSVM" in told.out.splitlines()[2]
+    assert "libsvmtools" in told.out.splitlines()[2]
 
 
 def test_what_is_embedded_needs_no_download(monkeypatch, capsys):

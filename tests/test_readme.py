@@ -115,3 +115,39 @@ def test_the_demos_table_is_the_one_its_records_give():
     for name, *numbers in rows:
         quoted = next(line for line in table.splitlines() if f" {name} " in line).replace("│", " ").split()
         assert quoted == [name, *(f"{number:.1f}" for number in numbers), "last"]
+
+
+def test_settings_are_chosen_by_information_or_without_a_target_by_the_sources(tmp_path):
+    script = load_script(ROOT / "benchmarks/label_free.py")
+
+    def run(label, kind, sources, entropy, accuracy):
+        config = {"method": {"name": "dann"}, "task": {"kind": kind, "target": "t"}}
+        end = {
+            "event": "evaluation", "step": 1, "sources": {"a": {"accuracy": sources}},
+            "oracle": {"t": {"accuracy": accuracy}}, "unlabelled": {"t": {"entropy": entropy, "diversity": 2.0}},
+        }  # fmt: skip
+        return [{"event": "run", "label": label, "config": config}, end, {"event": "end", "step": 1, "seconds": 1.0}]
+
+    for kind, best in (("uda", "sure"), ("dg", "good at home")):
+        runs = [
+            run("sure", kind, 0.8, 0.1, 0.3),
+            run("good at home", kind, 0.9, 1.0, 0.2),
+            run("?", kind, 0.7, 1.5, 1.0),
+        ]
+        file = tmp_path / f"{kind}.jsonl"
+        file.write_text("".join(json.dumps(record) + "\n" for records in runs for record in records), "utf-8")
+        assert [setting.label for setting in script.chosen(script.settings(file))] == [best]
+
+
+def test_the_step_timer_times_a_method_beside_the_baseline_and_shows_what_it_wrote(tmp_path, monkeypatch, capsys):
+    script, file = load_script(ROOT / "benchmarks/step_time.py"), tmp_path / "times.jsonl"
+    small = ["--methods", "far", "--steps", "1", "--batch", "4", "--width", "8", "--size", "16"]
+    monkeypatch.setattr(sys, "argv", ["step_time.py", *small, "--json", str(file)])
+    script.main()
+    rows = [json.loads(line) for line in file.read_text("utf-8").splitlines()]
+    assert [(row["method"], row["images"]) for row in rows] == [("baseline", 16), ("far", 20)]
+    assert rows[1]["ratio"] == pytest.approx(rows[1]["milliseconds"] / rows[0]["milliseconds"])
+    assert "| far | " in script.recorded(file)
+    monkeypatch.setattr(sys, "argv", ["step_time.py", "--show", str(tmp_path / "none")])
+    with pytest.raises(SystemExit, match="cannot read"):
+        script.main()

@@ -16,7 +16,7 @@ from afield.domains import registry as data_registry
 from afield.methods.baseline import Baseline
 from afield.records import evaluations
 from afield.run import make_plan
-from afield.selection import select
+from afield.selection import information_score, select
 from afield.training import Evaluator, Loop, RunFolder, TrainingOptions, load_checkpoint
 from afield.training.checkpoint import save_checkpoint
 from afield.training.schedules import adaptation_weight, learning_rate
@@ -128,18 +128,11 @@ def test_what_an_evaluation_says_without_labels_is_of_the_target_alone(far_run):
 
 
 def test_information_prefers_sure_and_varied_predictions():
-    def evaluation(step, entropy, diversity):
-        return {
-            "step": step,
-            "sources": {},
-            "oracle": {"t": {}},
-            "unlabelled": {"t": {"entropy": entropy, "diversity": diversity}},
-        }
+    def score(entropy, diversity):
+        return information_score({"unlabelled": {"t": {"entropy": entropy, "diversity": diversity}}})
 
-    blurred, one_class, sure = evaluation(1, 1.0, 1.1), evaluation(2, 0.0, 0.0), evaluation(3, 0.2, 1.0)
-    assert select([blurred, one_class, sure], "target-information") is sure
-    with pytest.raises(AfieldError, match="needs a target"):
-        select([{"oracle": {}, "unlabelled": {}}], "target-information")
+    blurred, one_class, sure = score(1.0, 1.1), score(0.0, 0.0), score(0.2, 1.0)
+    assert sure > blurred > one_class
 
 
 def test_an_evaluation_keeps_the_oracle_apart_and_counts_its_images(far_run):

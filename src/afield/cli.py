@@ -165,7 +165,7 @@ def predict(
         print(f"skipped {len(skipped)} unreadable: {', '.join(map(str, skipped))}", file=sys.stderr)
 
 
-@app.command(epilog="Example: afield bench plans/digits.toml --out results/digits")
+@app.command(epilog="Example: afield bench plans/digits-dg.toml --out results/digits")
 def bench(
     plan: Annotated[Path, typer.Argument(help="A TOML file: protocol, methods, seeds.")],
     folder: Annotated[Path, typer.Option("--out", help="Folder for the records; several plans may share one.")],
@@ -177,14 +177,14 @@ def bench(
     from afield.bench.engine import run_bench
 
     result = run_bench(plan, folder, workers)
-    print(f"{result.recorded} of {result.total} runs are recorded; afield table {folder} shows them")
+    print(f"{result.recorded} of {result.total} runs are recorded; afield table {folder} --plan {plan} shows them")
     for run, reason in result.failures.items():
         print(f"failed: {run}: {reason}", file=sys.stderr)
     if result.failures:
         raise typer.Exit(1)
 
 
-@app.command(epilog="Example: afield table results/digits --compare far,baseline")
+@app.command(epilog="Example: afield table results/digits --plan plans/digits-dg.toml --compare far,baseline")
 def table(
     records: Annotated[list[Path], typer.Argument(help="Files of records, or folders that hold one.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,

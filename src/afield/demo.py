@@ -31,13 +31,13 @@ class DemoResult:
         for column in ("method", "target accuracy", "source accuracy", "seconds", "selector"):
             table.add_column(column, justify="left" if column in ("method", "selector") else "right")
         for method, runs in self.runs.items():
-            table.add_row(
-                method,
-                str(Summary.of([100 * run.accuracy[self.target] for run in runs])),
-                str(Summary.of([100 * run.source_accuracy for run in runs])),
-                str(Summary.of([run.seconds for run in runs])),
-                runs[0].selector,
-            )
+            columns = [
+                [100 * run.accuracy[self.target] for run in runs],
+                [100 * run.source_accuracy for run in runs],
+                [run.seconds for run in runs],
+            ]
+            shown = [str(Summary.of(values)) if len(runs) > 1 else f"{values[0]:.1f}" for values in columns]
+            table.add_row(method, *shown, runs[0].selector)
         return table
 
 

@@ -1,8 +1,7 @@
 """Choosing one evaluation of a run: a pure function over its records.
 
-A figure is never shown without its selector. `last` and `source-val` are fit for headlines. `target-information` looks
-at the target's predictions but not at its labels: what choosing settings for a target may go by. `oracle` looks at the
-labels and says what could at best have been reached.
+A figure is never shown without its selector. `last` and `source-val` are fit for headlines; `oracle` looks at the
+target's labels and says what could at best have been reached.
 """
 
 from collections.abc import Sequence
@@ -12,7 +11,7 @@ from afield.errors import AfieldError, unknown
 from afield.records import Record
 
 HEADLINE_SELECTORS = ("last", "source-val")
-SELECTORS = (*HEADLINE_SELECTORS, "target-information", "oracle")
+SELECTORS = (*HEADLINE_SELECTORS, "oracle")
 
 
 def source_score(evaluation: Record) -> float:
@@ -29,7 +28,7 @@ def information_score(evaluation: Record) -> float:
     """How sure and how varied the predictions on the target are, in nats: the information they give about its classes.
 
     The entropy of the mean prediction less the mean entropy. Sure predictions alone would do for a network that says
-    the same of every image.
+    the same of every image. It needs no label: what choosing settings for a target may go by.
     """
     return fmean(result["diversity"] - result["entropy"] for result in evaluation["unlabelled"].values())
 
@@ -51,9 +50,6 @@ def select(evaluations: Sequence[Record], selector: str) -> Record:
         raise AfieldError("there is no evaluation to choose from")
     if selector == "last":
         return evaluations[-1]
-    if selector != "source-val" and not evaluations[0]["oracle"]:
-        raise AfieldError(f"selector '{selector}' needs a target, and this run has none")
-    if selector == "target-information" and "unlabelled" not in evaluations[0]:
-        raise AfieldError("selector 'target-information' needs records of a later version of afield than these")
-    scores = {"source-val": source_score, "target-information": information_score, "oracle": target_score}
-    return max(evaluations, key=scores[selector])
+    if selector == "oracle" and not evaluations[0]["oracle"]:
+        raise AfieldError("selector 'oracle' needs a target, and this run has none")
+    return max(evaluations, key=source_score if selector == "source-val" else target_score)

@@ -20,7 +20,8 @@ class Summary:
         return cls(mean, stdev(values) if len(values) > 1 else None, len(values))
 
     def __str__(self) -> str:
-        """`84.2 ± 0.5 (10)`; one value stands alone, and none is a dash."""
+        """`84.2 ± 0.5 (10)`; one value has no deviation, and none is a dash."""
         if self.mean is None:
             return "-"
-        return f"{self.mean:.1f}" if self.std is None else f"{self.mean:.1f} ± {self.std:.1f} ({self.n})"
+        spread = "" if self.std is None else f" ± {self.std:.1f}"
+        return f"{self.mean:.1f}{spread} ({self.n})"

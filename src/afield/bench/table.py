@@ -125,9 +125,8 @@ def make_row(name: str, runs: list[Figure], targets: list[str], published: dict[
 
 def make_notes(figures: Figures, rows: list[Row], columns: dict[str, str], selector: str) -> list[str]:
     """What a reader must know to read the figures."""
-    single = any(cell.n == 1 for row in rows for cell in (*row.targets.values(), row.average))
     notes = [
-        f"Target test accuracy in percent, mean ± standard deviation (runs){', or one run alone' if single else ''}. "
+        "Target test accuracy in percent, mean ± standard deviation (runs). "
         f"Selector `{selector}`: {MEANINGS[selector]}.{_test_images(figures, columns)}"
     ]
     shared = shared_settings(figures.runs)

@@ -80,7 +80,7 @@ class FAROptions(MethodOptions):
     )
     dre_reference: Literal["live", "detached"] = Field(
         "detached",
-        description="whether the ranking also trains E(C(f)), which it ranks by; live, it pays to blur A (paper: live)",
+        description="whether the ranking also trains E(C(f)), which it ranks by; live rewards blurring A (paper: live)",
     )
     dre_balance: float = Field(
         0.3, ge=0, description="beside L+ and L-: keep all classes in use on the target, or one may take all (paper: 0)"

@@ -50,8 +50,8 @@ class SpatialGate(nn.Module):
 class SmallConvolution(nn.Conv2d):
     """A convolution that keeps the map's size; on maps of the `size` it is told, if small, one matrix product.
 
-    With a few channels on a few positions, convolution kernels leave a GPU idle: FAR's gates took as long as a third
-    of its backbone. The matrix from all inputs to all outputs holds each weight wherever the kernel puts it.
+    With a few channels on a few positions, convolution kernels leave a GPU idle. The matrix from all inputs to all
+    outputs holds each weight wherever the kernel puts it.
     """
 
     places: Tensor | None

@@ -6,7 +6,7 @@ values by channel, S and T by position. All three are weighted sums of F over po
     pool(A) = a sum_p m_p S_p F_p,    pool(R+) = b (sum_p m_p T_p F_p - a sum_p m_p T_p S_p F_p)
 
 with m the pooling's weights: products of small matrices with F, which is read a few times, where making the maps
-and going back through them reads and writes as many again some fifty times.
+and going back through them reads and writes as many again at every operation.
 """
 
 from typing import NamedTuple

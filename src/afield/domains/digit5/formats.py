@@ -83,6 +83,11 @@ def read_pngs(part: str, paths: list[Path]) -> Stored:
         if bad is not None:
             raise ValueError(f"line {bad} is not like '00000000.png 5'")
         files = [folder / name for name, _ in pairs]
+    with naming(folder):
+        lost = next((file.name for file in files if not file.exists()), None)
+        if lost:
+            raise FileNotFoundError(f"{lost} is missing, which {paths[0].name} names")
+    with naming(paths[0]):
         count = sum(1 for _ in folder.glob("*.png"))
         labels = _labels(np.array([int(label) for _, label in pairs]), count, 0, 9)
     return Stored(count, lambda chosen: np.stack([_read_png(files[index]) for index in chosen]), labels)

@@ -82,7 +82,8 @@ PUBLISHED = {
         fetched=True,
     ),
     "up": Published(
-        "USPS", "real: USPS, enlarged from 16 x 16 pixels", "the data sets of LIBSVM (usps.bz2, usps.t.bz2)",
+        "USPS", "real: USPS, enlarged from 16 x 16 pixels",
+        "www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets (usps.bz2, usps.t.bz2)",
         (
             _npz("usps.npz"),
             _in_parts(read_libsvm, ["usps.bz2"], ["usps.t.bz2"]),
