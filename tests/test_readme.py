@@ -93,6 +93,11 @@ def test_the_records_are_those_of_the_plans_and_of_todays_methods(data):
     assert {job.identity for plan in plans for job in plan} == recorded
 
 
+@pytest.mark.parametrize("plan", sorted((ROOT / "plans").rglob("*.toml")), ids=lambda path: path.stem)
+def test_every_plan_is_of_todays_methods_and_options(plan):
+    assert plan_jobs(read_plan_file(plan))
+
+
 def test_the_plan_of_the_readme_is_one(tmp_path):
     file = tmp_path / "plan.toml"
     file.write_text(re.findall(r"```toml\n(.*?)```", README, re.DOTALL)[0], "utf-8")
