@@ -2,35 +2,24 @@
 
 from pathlib import Path
 
+import pytest
 import torch
 
 from afield.config import resolve
 from afield.run import opened
-from afield.training.loop import Loop
-
-
-class Killed(BaseException):
-    """Not an Exception: nothing may catch it, as nothing catches a kill."""
+from test_resume import Killed, kill_before_step
 
 
 def train(fabric, config, out, resume=False, killed_before=None):
     """A process's part of a run, up to a step that no process takes; the weights at its end."""
-    plain = Loop._train_step
-
-    def dying(loop):
-        if loop.step == killed_before:
-            raise Killed
-        plain(loop)
-
-    Loop._train_step = dying
-    try:
-        with opened(config, Path(out), resume=resume, progress=False, fabric=fabric) as loop:
-            loop.run()
-            return {name: value.clone() for name, value in loop.method.state_dict().items()}
-    except Killed:
-        return None
-    finally:
-        Loop._train_step = plain
+    with pytest.MonkeyPatch.context() as patch:
+        kill_before_step(patch, killed_before)
+        try:
+            with opened(config, Path(out), resume=resume, progress=False, fabric=fabric) as loop:
+                loop.run()
+                return {name: value.clone() for name, value in loop.method.state_dict().items()}
+        except Killed:
+            return None
 
 
 def unbroken_killed_and_resumed(layers, folder, fabric):

@@ -15,7 +15,7 @@ from in_processes import unbroken_killed_and_resumed
 from test_resume import assert_equal_runs
 
 TWO = {
-    "training.devices": 2, "training.device": "cpu", "training.batch_size": 4, "training.evaluate_every": 2,
+    "training.devices": 2, "training.device": "cpu", "training.batch_size": 4, "training.evaluate_every": 3,
     "training.checkpoint_every": 2, "training.steps": 5, "network.width": 8,
 }  # fmt: skip
 

@@ -104,15 +104,14 @@ class Loop:
                 due = self._at(self.options.evaluate_every), self._at(self.options.checkpoint_every)
                 if any(due):
                     self._check_health(deep=True)
+                    losses = self._prepare_evaluation() if due[0] else {}
                     self._meet()
-                if due[0]:
-                    losses = self._prepare_evaluation()
-                    if board:
-                        history.append(self._evaluate(losses))
-                        progress.evaluated(history[-1])
-                        board.write(history[-1])
-                        if select(history, "source-val") is history[-1]:
-                            self._save(self.folder.best)
+                if due[0] and board:
+                    history.append(self._evaluate(losses))
+                    progress.evaluated(history[-1])
+                    board.write(history[-1])
+                    if select(history, "source-val") is history[-1]:
+                        self._save(self.folder.best)
                 if due[1]:
                     self._save(self.folder.last)
         self.seconds = time.perf_counter() - started
@@ -143,7 +142,7 @@ class Loop:
         )
 
     def _meet(self) -> None:
-        """Learn where the other processes' streams and generators stand, for a checkpoint."""
+        """Learn where the other processes stand, for a checkpoint."""
         states: list[Any] = [None] * self.fabric.world_size
         if self.fabric.world_size > 1:
             torch.distributed.all_gather_object(states, self._own_state())
@@ -151,12 +150,15 @@ class Loop:
 
     def _own_state(self) -> dict[str, Any]:
         """What is not the same in all processes."""
-        return {"stream": self.stream.state_dict(), "generators": generator_states(self.device)}
+        return {
+            "stream": self.stream.state_dict(),
+            "generators": generator_states(self.device),
+            "loss_sums": self.training.sums,
+        }
 
     def _prepare_evaluation(self) -> dict[str, float]:
         """What all processes do: average the losses since the last time, and fit what descent does not learn."""
-        losses = self.training.mean_losses
-        self.training.clear_sums()
+        losses = self.training.take_mean_losses()
         if self.method.images_to_fit:
             self.method.fit(self.stream.still(self.method.images_to_fit))
         return losses
@@ -227,7 +229,6 @@ class Loop:
             **self._own_state(),
             "others": self.others,
             "loss_names": self.training.names,
-            "loss_sums": self.training.sums,
             "seconds": self.seconds,
         }
         sources = tuple(view.name for view in plan.task.sources)
@@ -242,8 +243,8 @@ class Loop:
         self.step = self.saved_step = checkpoint.step
         self.seconds = state["seconds"]
         self.method.load_state_dict(state["model"])
-        self.training.restore(self.step, optimiser_state(state["optimiser"]), state["loss_names"], state["loss_sums"])
         own = [state, *state["others"]][self.fabric.global_rank]
+        self.training.restore(self.step, optimiser_state(state["optimiser"]), state["loss_names"], own["loss_sums"])
         self.stream.load_state_dict(own["stream"])
         restore_generators(own["generators"], self.device)
 

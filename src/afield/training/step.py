@@ -58,7 +58,7 @@ class TrainingStep:
         self.names: list[str] = []
         self.values = torch.zeros(0, device=self.device)
         self.sums = torch.zeros(1, dtype=torch.float64, device=self.device)
-        """Of each loss and, last, of the steps since they were cleared, or since the losses became other ones."""
+        """Of each loss and, last, of the steps since they were taken, or since the losses became other ones."""
         self.healthy = torch.ones((), dtype=torch.bool, device=self.device)
         self.graph: torch.cuda.CUDAGraph | None = None
         self.calls = 0
@@ -84,17 +84,13 @@ class TrainingStep:
         """The losses of the last step."""
         return dict(zip(self.names, self.values, strict=True))
 
-    @property
-    def mean_losses(self) -> dict[str, float]:
-        """The losses averaged since the sums were last cleared, over all processes."""
+    def take_mean_losses(self) -> dict[str, float]:
+        """The losses averaged since the last time, over all processes."""
         total = self.fabric.all_reduce(self.sums, reduce_op="mean")
         assert isinstance(total, Tensor)
         *sums, steps = total.tolist()
+        self.sums.zero_()  # in place: a recorded graph adds to this very tensor
         return {name: value / steps for name, value in zip(self.names, sums, strict=True)}
-
-    def clear_sums(self) -> None:
-        """Begin a new sum. In place: a recorded graph adds to this very tensor."""
-        self.sums.zero_()
 
     def restore(self, step: int, optimiser: dict[str, Any], names: list[str], sums: Tensor) -> None:
         """Go on at a step. The method's and the stream's states are restored by their own means."""
