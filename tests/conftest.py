@@ -1,4 +1,7 @@
-"""What several test files share: a cache out of the user's home, and `toy`, a data set that trains in moments."""
+"""What several test files share: a cache out of the user's home, and two small data sets.
+
+`toy` trains in moments; `digit5_folder` has small files of Digit-Five.
+"""
 
 import os
 import tempfile
@@ -16,6 +19,7 @@ from hypothesis import settings as hypothesis_settings
 import afield
 from afield.domains import Augmentation, Domain, DomainSet, Split, register_data
 from afield.domains import registry as data_registry
+from digit5_files import fill
 
 torch.set_num_threads(1)
 hypothesis_settings.register_profile("afield", deadline=None)  # how long an example takes depends on the machine
@@ -71,3 +75,11 @@ def toy():
 def train_toy(toy):
     """The function that trains on it."""
     return run_toy
+
+
+@pytest.fixture
+def digit5_folder(tmp_path, monkeypatch):
+    """A folder of Digit-Five with all domains but `syn`."""
+    monkeypatch.setenv("AFIELD_DATA", str(tmp_path / "data"))
+    monkeypatch.setenv("AFIELD_CACHE", str(tmp_path / "cache"))
+    return fill(tmp_path / "data" / "digit5")
