@@ -173,3 +173,27 @@ def test_images_are_normalised_as_the_backbone_was_trained():
     assert normalisation(NetworkOptions()) == ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
     assert normalisation(NetworkOptions(backbone="resnet18"))[0] == (0.485, 0.456, 0.406)
     assert normalisation(NetworkOptions(backbone="inception_v3"))[0] == (0.5, 0.5, 0.5)
+
+
+def test_apart_the_target_takes_no_part_in_the_sources_batch_norm_and_together_it_does():
+    def sources_scores(batch_norm, shift):
+        torch.manual_seed(0)
+        method = create_method("dann", num_classes=5, num_sources=2, network=SMALL | {"batch_norm": batch_norm})
+        given = batch(32)
+        given.images[given.num_labelled :] += shift
+        return method.maps(given.images, given)[: given.num_labelled]
+
+    assert torch.equal(sources_scores("apart", 0), sources_scores("apart", 3))
+    assert not torch.equal(sources_scores("together", 0), sources_scores("together", 3))
+
+
+def test_apart_each_part_of_a_batch_passes_as_if_it_were_alone():
+    torch.manual_seed(0)
+    method = create_method("mcd", num_classes=5, num_sources=2, network=SMALL | {"batch_norm": "apart"})
+    given = batch(32)
+    before = {name: value.clone() for name, value in method.named_buffers()}
+    aside = method.features_aside(given)
+    assert all(torch.equal(before[name], value) for name, value in method.named_buffers())
+    expected = [method.pool(method.backbone(given.images[part])) for part in (slice(4), slice(4, None))]
+    torch.testing.assert_close(aside, torch.cat(expected))
+    assert all(value == 2 for name, value in method.named_buffers() if name.endswith("num_batches_tracked"))

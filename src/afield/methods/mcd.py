@@ -13,11 +13,13 @@ Target images far from the sources are where F1 and F2 can differ (B); G moves t
 Different from the paper and the authors' code: several sources are pooled; one SGD optimiser with the loop's rate does
 all updates (authors: Adam), and each has its momentum and weight decay. In all updates sources and target pass G
 together, normalised by the same statistics, and only A's pass moves the running ones; in the authors' code each domain
-passes alone. Classifiers are those of the network options, for the digits one linear layer (authors: two or three).
-Predictions are averaged, the authors add scores. The weight of d is constant in the paper and is not ramped here.
+passes alone, for which there is `network.batch_norm`. Classifiers are those of the network options, for the digits one
+linear layer (authors: two or three). Predictions are averaged, the authors add scores. The weight of d is constant in
+the paper and is not ramped here.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import ClassVar
 
 from pydantic import Field
@@ -81,7 +83,7 @@ class MCD(Method):
 
     def features_aside(self, batch: Batch) -> Tensor:
         """What G makes of a batch now; the running statistics stay as they are."""
-        vectors: Tensor = self.pool(classify_aside(self.backbone, self.images(batch)))
+        vectors: Tensor = self.pool(self.maps(self.images(batch), batch, partial(classify_aside, self.backbone)))
         return vectors
 
     def classification(self, scores: Tensor, batch: Batch) -> Tensor:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+import torch
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor, nn
 
@@ -62,6 +63,7 @@ class Method(nn.Module):
     def __init__(self, shape: Shape, options: MethodOptions) -> None:
         super().__init__()
         self.options = options
+        self.passes_apart = shape.network.batch_norm == "apart"
         self.backbone = build_backbone(shape.network)
         self.map_shape = map_shape(self.backbone, shape.image_size, shape.network.backbone)
         self.pool = Pool(shape.network.pool, self.map_shape)
@@ -69,7 +71,17 @@ class Method(nn.Module):
 
     def losses(self, batch: Batch) -> Losses:
         """Every loss by name, weighted; the loop sums them, and ramps up those that `ramped` names."""
-        return self.losses_of(self.backbone(self.images(batch)), batch)
+        return self.losses_of(self.maps(self.images(batch), batch), batch)
+
+    def maps(self, images: Tensor, batch: Batch, backbone: Callable[[Tensor], Tensor] | None = None) -> Tensor:
+        """What the backbone, or a stand-in for it, makes of a batch's images in training.
+
+        In one pass or, if so asked (`network.batch_norm`), the sources first and whatever follows them in another.
+        """
+        backbone = backbone or self.backbone
+        if not (self.passes_apart and len(images) > batch.num_labelled):
+            return backbone(images)
+        return torch.cat([backbone(part) for part in images.tensor_split([batch.num_labelled])])
 
     def images(self, batch: Batch) -> Tensor:
         """The images of a batch that the method looks at: all of them."""

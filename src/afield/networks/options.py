@@ -22,6 +22,10 @@ class NetworkOptions(BaseModel):
         (), description="widths of fully connected layers before the classifier"
     )
     dropout: float = Field(0.0, ge=0, lt=1, description="dropout after each hidden layer")
+    batch_norm: Literal["together", "apart"] = Field(
+        "together",
+        description="whether the sources and the target share a step's statistics, or pass the backbone one by one",
+    )
     pretrained: bool = Field(False, description="start a timm backbone from its ImageNet weights")
 
     @model_validator(mode="after")
