@@ -10,6 +10,7 @@ import io
 import os
 import re
 import runpy
+import shlex
 import sys
 from pathlib import Path
 
@@ -20,7 +21,7 @@ WRITTEN = re.compile(r"<!-- written by: ([^\n]*) -->\n(.*?)\n?<!-- end -->", re.
 
 def output_of(command: str) -> str:
     """What a command prints, `afield ...` or `python FILE ...`, run in this process from the repository's root."""
-    program, *arguments = command.split()
+    program, *arguments = shlex.split(command)
     before, folder, printed = sys.argv, Path.cwd(), io.StringIO()
     os.chdir(ROOT)
     try:

@@ -87,7 +87,11 @@ def make_rows(figures: Figures) -> list[Row]:
     for run in sorted(figures.runs, key=row_order):
         variants = [other for other in figures.runs if other.label == run.label]
         rows.setdefault(row_name(run, shared, shared_settings(variants)), []).append(run)
-    return [make_row(name, runs, figures.targets, published) for name, runs in rows.items()]
+    made = []
+    for name, runs in rows.items():
+        # Beside a method's first row: the method as it is, or where only variants stand here, the first of them.
+        made.append(make_row(name, runs, figures.targets, published.pop(runs[0].method, None)))
+    return made
 
 
 def row_order(run: Figure) -> tuple[int, bool, int]:
@@ -113,14 +117,14 @@ def row_name(run: Figure, shared: dict[str, str], of_label: dict[str, str]) -> s
     return f"{run.label} ({written(own)})" if own else run.label
 
 
-def make_row(name: str, runs: list[Figure], targets: list[str], published: dict[str, Published]) -> Row:
+def make_row(name: str, runs: list[Figure], targets: list[str], published: Published | None) -> Row:
     """Means and spreads over one row's runs."""
     accuracy = {(run.target, run.seed): run.accuracy for run in runs}
     seeds = sorted({run.seed for run in runs})
     cells = {t: Summary.of([accuracy[t, seed] for seed in seeds if (t, seed) in accuracy]) for t in targets}
     whole = [seed for seed in seeds if all((t, seed) in accuracy for t in targets)]
     averages = {seed: fmean(accuracy[t, seed] for t in targets) for seed in whole}
-    return Row(name, cells, averages, published.get(runs[0].label))
+    return Row(name, cells, averages, published)
 
 
 def make_notes(figures: Figures, rows: list[Row], columns: dict[str, str], selector: str) -> list[str]:
