@@ -1,13 +1,15 @@
 """What may be known of settings without the target's labels: a table to choose by, from records.
 
-    python benchmarks/label_free.py results/research/digit5-settings.jsonl [--choose]
+    python benchmarks/label_free.py results/research/digit5-settings.jsonl [--choose | --plan PLAN]
 
 For every label of the records: the information in the predictions on each target (see `afield.selection`), its mean,
 the accuracy on the sources' held-out images, and, so that the choice can be judged afterwards, the target accuracy. All
 at the end of training. Rows are ordered by mean information; a label that lacks some targets comes last.
 
 `--choose` keeps the best label of each method: by mean information or, where training sees no target (DG), by the
-sources, since there nothing may be known of the target.
+sources, since there nothing may be known of the target. Two columns more tell what the choice could have met: how many
+settings the method had, and the least and greatest target accuracy among them. `--plan`, with the plan of these
+records, prints what a plan of the chosen settings says of its rows.
 """
 
 import argparse
@@ -18,6 +20,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
+import tomli_w
+
+from afield.bench.plan import Row as PlanRow
+from afield.bench.plan import make_job, plan_rows, read_plan_file
+from afield.bench.protocols import find_protocol
 from afield.errors import AfieldError
 from afield.records import Record, evaluations, read_runs
 from afield.selection import information_score, select, source_score, target_score
@@ -67,25 +74,49 @@ def settings(path: Path) -> list[Setting]:
     return list(found.values())
 
 
+def by_method(settings: Iterable[Setting]) -> dict[str, list[Setting]]:
+    """The settings of each method."""
+    methods: dict[str, list[Setting]] = {}
+    for setting in settings:
+        methods.setdefault(setting.method, []).append(setting)
+    return methods
+
+
 def chosen(candidates: Iterable[Setting]) -> list[Setting]:
     """The best setting of each method."""
-    best: dict[str, Setting] = {}
-    for setting in candidates:
-        if setting.method not in best or setting.score > best[setting.method].score:
-            best[setting.method] = setting
-    return list(best.values())
+    return [max(settings, key=lambda setting: setting.score) for settings in by_method(candidates).values()]
 
 
-def table(rows: list[Setting]) -> str:
-    """The table in Markdown."""
+def rows_of_plan(path: Path, labels: set[str]) -> str:
+    """Those rows of a plan in TOML; one that changes nothing in its method is the method itself."""
+    content = read_plan_file(path)
+    protocol, target, seed = find_protocol(content.protocol), content.targets[0], content.seeds[0]
+
+    def config(row: PlanRow) -> object:
+        return make_job(protocol, row, target, seed, content.settings).config
+
+    rows = [row for row in plan_rows(content) if row.label in labels]
+    plain = {row.label: PlanRow(label=row.method, method=row.method) for row in rows}
+    usual = [row.method for row in rows if config(row) == config(plain[row.label])]
+    changed = [row.model_dump() for row in rows if row.method not in usual]
+    return tomli_w.dumps({"methods": usual, "rows": changed})
+
+
+def table(rows: list[Setting], others: dict[str, list[Setting]] | None = None) -> str:
+    """The table in Markdown; with columns of the `others` that each row was chosen from, if there are any."""
     targets = list(dict.fromkeys(target for row in rows for target in row.ends))
     head = ["setting", *(f"information, {t}" for t in targets), "mean", "sources", "target accuracy", "runs"]
+    head += ["settings", "least and greatest accuracy"] if others else []
     lines = [head, ["---", *["---:"] * (len(head) - 1)]]
     for row in sorted(rows, key=lambda row: (len(row.ends) < len(targets), -row.mean_information)):
         information = [row.information(target) for target in targets]
         cells = ["" if value is None else f"{value:.2f}" for value in information]
         cells += [f"{row.mean_information:.3f}", f"{row.sources:.1f}", f"{row.target:.1f}"]
-        lines.append([row.label, *cells, str(sum(map(len, row.ends.values())))])
+        cells.append(str(sum(map(len, row.ends.values()))))
+        if others:
+            reached = [setting.target for setting in others[row.method]]
+            cells += [str(len(reached)), f"{min(reached):.1f} to {max(reached):.1f}"]
+        lines.append([row.label, *cells])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
@@ -93,9 +124,13 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("records", type=Path)
     parser.add_argument("--choose", action="store_true", help="the best setting of each method alone")
+    parser.add_argument("--plan", type=Path, help="the plan of these records, to print the rows of the next one")
     arguments = parser.parse_args()
     try:
         found = settings(arguments.records)
+        if arguments.plan:
+            print(rows_of_plan(arguments.plan, {setting.label for setting in chosen(found)}))
+        else:
+            print(table(chosen(found), by_method(found)) if arguments.choose else table(found))
     except AfieldError as error:
         sys.exit(str(error))
-    print(table(chosen(found) if arguments.choose else found))

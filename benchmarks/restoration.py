@@ -1,9 +1,9 @@
 """What restoration does: accuracy from F, A, A + R+ and A + R-, and what the gates let through, from records.
 
-    python benchmarks/restoration.py results/digit5 digit5/dassl
+    python benchmarks/restoration.py results/digit5 plans/digit5.toml
 
-One row for each label whose runs record it: means over runs, on the target, at the end of training. `kept` is FA's
-share of F and `restored` FR's share of R; of the latter the largest of all runs, too.
+One row for each label of the plan whose runs record it: means over runs, on the target, at the end of training. `kept`
+is FA's share of F and `restored` FR's share of R; of the latter the largest of all runs, too.
 """
 
 import sys
@@ -11,18 +11,20 @@ from collections import defaultdict
 from pathlib import Path
 from statistics import fmean
 
+from afield.bench.figures import of_plan, runs_at
+from afield.bench.plan import read_plan_file
 from afield.errors import AfieldError
-from afield.records import evaluations, read_runs
+from afield.records import evaluations
 
 VIEWS = ("F", "A", "A+R+", "A+R-")
 
 
-def table(path: Path, protocol: str) -> str:
+def table(records: Path, plan: Path) -> str:
     """The table in Markdown."""
     ends = defaultdict(list)
-    for run in read_runs(path / "records.jsonl"):
+    for run in of_plan(runs_at(records), read_plan_file(plan)):
         (end,) = evaluations(run)[-1]["oracle"].values()
-        if run[0]["protocol"].get("name") == protocol and "restored" in end.get("gates", {}):
+        if "restored" in end.get("gates", {}):
             ends[run[0]["label"]].append(end)
     head = ["method", *(f"from {view}" for view in VIEWS), "kept", "restored", "most restored", "runs"]
     lines = [head, ["---", *["---:"] * (len(head) - 1)]]
@@ -38,6 +40,6 @@ if __name__ == "__main__":
     if len(sys.argv) != 3:
         sys.exit(__doc__)
     try:
-        print(table(Path(sys.argv[1]), sys.argv[2]))
+        print(table(*map(Path, sys.argv[1:])))
     except AfieldError as error:
         sys.exit(str(error))

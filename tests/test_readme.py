@@ -144,6 +144,26 @@ def test_settings_are_chosen_by_information_or_without_a_target_by_the_sources(t
         assert [setting.label for setting in script.chosen(script.settings(file))] == [best]
 
 
+def test_the_rows_of_chosen_settings_make_a_plan_in_which_the_usual_setting_is_the_method_itself(tmp_path):
+    script = load_script(ROOT / "benchmarks/label_free.py")
+    head = 'protocol = "digits/embedded"\nseeds = [0]\ntargets = ["uci"]\n'
+    before, after = tmp_path / "before.toml", tmp_path / "after.toml"
+    weights = {
+        "strong": ("dann", "adversary_weight", 3.0),
+        "usual": ("dan", "mmd_weight", 1.0),
+        "no": ("dan", "mmd_weight", 2.0),
+    }
+    rows = [
+        f'[[rows]]\nlabel = "{label}"\nmethod = "{method}"\nsettings = {{ "method.{option}" = {value} }}\n'
+        for label, (method, option, value) in weights.items()
+    ]
+    before.write_text(head + "".join(rows), "utf-8")
+    after.write_text(head + script.rows_of_plan(before, {"strong", "usual"}), "utf-8")
+    jobs = plan_jobs(read_plan_file(after))
+    assert [(job.place.label, job.config.method_name) for job in jobs] == [("dan", "dan"), ("strong", "dann")]
+    assert jobs[1].config.method.adversary_weight == 3.0
+
+
 def test_the_step_timer_times_a_method_beside_the_baseline_and_shows_what_it_wrote(tmp_path, monkeypatch, capsys):
     script, file = load_script(ROOT / "benchmarks/step_time.py"), tmp_path / "times.jsonl"
     small = ["--methods", "far", "--steps", "1", "--batch", "4", "--width", "8", "--size", "16"]

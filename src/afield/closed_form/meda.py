@@ -13,7 +13,7 @@ source with that on the target, over all (marginal, M_0) and class by class (con
     M = (1 - mu) M_0 + mu sum_c M_c,     mu = 1 - d_M / (d_M + sum_c d_c)
 
 d are A-distances: of the features, and of those of each class. The target's classes are those that f gave it, at first
-those of the nearest source features; mu, M and beta follow from them, and they from beta, T times.
+those given or those of the nearest source features; mu, M and beta follow from them, and they from beta, T times.
 
 As in the authors' code, and not in the paper: M is divided by its Frobenius norm, without which lambda would mean less
 the more features there are; L is the normalised Laplacian, with cosines as weights; and the kernel has bandwidth 1, the
@@ -66,6 +66,7 @@ def solve_meda(
     target: Array,
     num_classes: int,
     *,
+    first: Labels | None = None,
     dimension: int = 20,
     neighbours: int = 10,
     ridge: float = 0.1,
@@ -75,7 +76,8 @@ def solve_meda(
 ) -> Solution:
     """Solve for the classifier of labelled source features (n, D) and unlabelled target features (m, D).
 
-    `ridge`, `alignment` and `smoothness` are eta, lambda and rho. The cost is that of one n + m by n + m system.
+    `first` are the target's classes to begin with, by default those of the nearest source features; `ridge`,
+    `alignment` and `smoothness` are eta, lambda and rho. The cost is that of one n + m by n + m system.
     """
     n, everything = len(source), np.concatenate((source, target)).astype(np.float64)
     centre = everything.mean(axis=0)
@@ -92,7 +94,7 @@ def solve_meda(
     unaligned = lu_solve(factored, Y)
     apart = a_distance(anchors[:n], anchors[n:])
 
-    classes = KNeighborsClassifier(1).fit(anchors[:n], labels).predict(anchors[n:])
+    classes = KNeighborsClassifier(1).fit(anchors[:n], labels).predict(anchors[n:]) if first is None else first
     mu, coefficients = 0.0, unaligned
     for _ in range(iterations):
         mu = balance(apart, anchors[:n], labels, anchors[n:], classes)

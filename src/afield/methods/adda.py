@@ -11,7 +11,7 @@ two are equal whenever phase 1 begins, in a recorded step and in a resumed run t
 one forward pass of M_t: first of D, then of M_t against that D.
 
 Different from the paper: phase 1 is the second half of the loop's steps, so that all methods train equally long, with
-the loop's optimiser (and what momentum phase 0 left) instead of a slow Adam: at a tenth of the rate, since no label
+the loop's optimiser (and what momentum phase 0 left) instead of a slow Adam: at a hundredth of the rate, since no label
 holds M_t. Several sources are pooled. Batch norm, which the paper's LeNet does not have, uses in M_t the target's
 statistics and in M_s the running ones of phase 0.
 """
@@ -35,7 +35,7 @@ class ADDAOptions(MethodOptions):
     """Options of ADDA."""
 
     adaptation_weight: float = Field(
-        0.1, ge=0, description="of both losses of phase 1, hence of its rate; at 1, D wins (paper: Adam at 0.0002)"
+        0.01, ge=0, description="of both losses of phase 1, hence of its rate (paper: Adam at 0.0002)"
     )
     discriminator_width: int = Field(500, ge=1, description="units of D's two hidden layers (paper: 500)")
 

@@ -10,12 +10,14 @@ multi-way adversarial learning, where D_j lowers its loss and the features of th
 trained to leave its D_j undecided (confusion, -(log D + log(1 - D)) / 2), and target-discriminative adaptation, where
 target images that the vote is sure of (p >= 0.9) are learned, with their label, by every C_j and the features.
 
+As in the paper, the C_j and the features are first trained on the sources alone: here for half of the steps. Without
+that, features of 0, which leave every D_j undecided, are what confusion finds.
+
 Different from the paper and the authors' code: both stages are one descent, each loss reaching only the parts that its
-stage trains, instead of taking turns for epochs over stored labels; the loop's ramp of `confusion` and `pseudo_labels`
-stands for the pre-training on the sources; labels are of the images as they pass. The losses of the C_j are averaged
-over the sources, not added, so that classification weighs as much as in other methods. All sources know all classes:
-no category shift. The authors' code weighs the vote by one number a source; here, as in the paper, each image has its
-own, so inference keeps the discriminators.
+stage trains, instead of taking turns for epochs over stored labels; labels are of the images as they pass. The losses
+of the C_j are averaged over the sources, not added, so that classification weighs as much as in other methods. All
+sources know all classes: no category shift. The authors' code weighs the vote by one number a source; here, as in the
+paper, each image has its own, so inference keeps the discriminators.
 """
 
 import math
@@ -51,7 +53,7 @@ class DCTN(Method):
     options: DCTNOptions
     needs_target = True
     min_sources = 2
-    ramped = frozenset({"confusion", "pseudo_labels"})
+    phases = (0.5,)
     concentration: Tensor
 
     def __init__(self, shape: Shape, options: DCTNOptions) -> None:
@@ -79,7 +81,10 @@ class DCTN(Method):
         return self.vote(told, torch.stack([C(vectors) for C in self.classifiers]))
 
     def losses_of(self, F: Tensor, batch: Batch) -> Losses:
-        """Of each source with the target: classes, D_j's loss, confusion by the hardest D_j, and the vote's labels."""
+        """Of each source with the target: classes, D_j's loss, confusion by the hardest D_j, and the vote's labels.
+
+        In phase 0 the classes, and what each D_j can tell of features that do not answer it.
+        """
         vectors, b = batch.by_domain(self.pool(F)), batch.per_domain
         pairs = [torch.cat((source, vectors[-1])) for source in vectors[:-1]]
         scores = torch.stack([C(pair) for C, pair in zip(self.classifiers, pairs, strict=True)])
@@ -99,9 +104,13 @@ class DCTN(Method):
             believed = (confidence >= self.options.threshold).to(confidence.dtype)
         learned = torch.stack([cross_entropy(s, labels, reduction="none") for s in scores[:, b:]]).mean(dim=0)
         pseudo_labels = (believed * learned).sum() / believed.sum().clamp_min(1)
-        return {
+        losses = {
             "classification": cross_entropy(scores[:, :b].flatten(0, 1), batch.labels),
             "discriminators": (on_source + on_target).sum(),
+        }
+        if self.phase == 0:
+            return losses
+        return losses | {
             "confusion": self.options.confusion_weight * confusion.gather(0, hardest).sum(),
             "pseudo_labels": self.options.pseudo_label_weight * pseudo_labels,
         }

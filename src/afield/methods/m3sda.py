@@ -3,18 +3,19 @@ arXiv 1812.01754).
 
 A generator G and a classifier C_i for each of N sources; for M3SDA-beta a pair (C_i, C_i') for each.
 
-    m3sda         min over G, C        sum_i L_i(C_i) + lambda MD^2                     L_i: on source i
-    m3sda-beta    min over G, C, C'    sum_i L_i(C_i) + L_i(C_i') + lambda MD^2
-                  min over C, C'       sum_i L_i(C_i) + L_i(C_i') - d(C_i, C_i')        d: on the target, as in MCD
-                  min over G           sum_i d(C_i, C_i')                               n = 4 times
+    m3sda         min over G, C        mean_i L_i(C_i) + lambda MD^2                    L_i: on source i
+    m3sda-beta    min over G, C, C'    mean_i L_i(C_i) + L_i(C_i') + lambda MD^2
+                  min over C, C'       mean_i L_i(C_i) + L_i(C_i') - d(C_i, C_i')       d: on the target, as in MCD
+                  min over G           mean_i d(C_i, C_i')                              n = 4 times
     inference                          mean of all predictions
 
 MD^2 is `raw_moment_distance`: first and second raw moments, between each source and the target and each two sources,
 of the vectors that the classifiers read.
 
 Different from the paper: it weighs the classifiers by the accuracy on the target of networks trained on source i alone.
-That looks at the target's labels; here all count alike, which is its other schema ("M3SDA*"). It gives no lambda; ours
-weighs the distance against classification about as DASSL's does. lambda is ramped, as the loop does with all distances.
+That looks at the target's labels; here all count alike, which is its other schema ("M3SDA*"). Losses are means over the
+sources where the paper has sums, which its Adam hardly feels and SGD does. It gives no lambda; ours weighs the distance
+against classification about as DASSL's does. lambda is ramped, as the loop does with all distances.
 For the updates of m3sda-beta, what MCD's file says holds too.
 
 Different from the authors' code for digits, whose distance is another one: it compares centred features image by
@@ -39,13 +40,13 @@ from afield.networks import Ensemble, mean_prediction
 class M3SDAOptions(MethodOptions):
     """Options of M3SDA."""
 
-    moment_weight: float = Field(0.5, ge=0, description="lambda, the weight of the moment distance")
+    moment_weight: float = Field(0.125, ge=0, description="lambda, the weight of the moment distance")
 
 
 class M3SDABetaOptions(MCDOptions):
     """Options of M3SDA-beta: those of MCD and of M3SDA."""
 
-    moment_weight: float = Field(0.5, ge=0, description="lambda, the weight of the moment distance")
+    moment_weight: float = Field(0.125, ge=0, description="lambda, the weight of the moment distance")
 
 
 @register_method("m3sda", summary="raw moments of all domains matched", reference="Peng et al. 2019")
@@ -98,17 +99,17 @@ class M3SDABeta(MCD):
         }
 
     def classification(self, scores: Tensor, batch: Batch) -> Tensor:
-        """The sum of L_i(C_i) + L_i(C_i') from scores (2 N, B, classes): all C, then all C'."""
+        """The mean of L_i(C_i) + L_i(C_i') from scores (2 N, B, classes): all C, then all C'."""
         first, second = scores.chunk(2)
         return learned_by_each(first, batch) + learned_by_each(second, batch)
 
     def discrepancy(self, scores: Tensor, batch: Batch) -> Tensor:
-        """The sum of d(C_i, C_i') on the target."""
+        """The mean of d(C_i, C_i') on the target."""
         first, second = scores[:, batch.num_labelled :].chunk(2)
-        return batch.num_sources * classifier_discrepancy(first, second)
+        return classifier_discrepancy(first, second)
 
 
 def learned_by_each(scores: Tensor, batch: Batch) -> Tensor:
-    """The sum over i of L_i(C_i), from scores (N, B, classes): each classifier on its own source."""
+    """The mean over i of L_i(C_i), from scores (N, B, classes): each classifier on its own source."""
     own = torch.cat([batch.by_domain(of_one)[source] for source, of_one in enumerate(scores)])
-    return batch.num_sources * cross_entropy(own, batch.labels)
+    return cross_entropy(own, batch.labels)

@@ -6,7 +6,8 @@ from labelled vectors of the sources and unlabelled ones of the target: a sum of
 loss on the sources, the distance of the domains' distributions and smoothness over neighbours. `closed_form/meda.py`
 has the formulas, and how it differs from the paper and the authors' code.
 
-Different from the paper: several sources are pooled. It classifies the very target images it was solved for; here, as
+Different from the paper: several sources are pooled. The target's first labels are the network's own; the authors' code
+takes those of the nearest source features. It classifies the very target images it was solved for; here, as
 with every other method, those are the training images, and the sum of kernels is evaluated at the test images. The
 system has as many unknowns a class as images, so that a sample of each domain's images, the same in each run of a seed,
 is all it is solved for: anew before every evaluation. Before the first the baseline's classifier answers.
@@ -69,18 +70,20 @@ class MEDA(Baseline):
 
     def fit(self, batch: Batch) -> None:
         """Solve for the classifier; `batch` has images as they are, not augmented, of the sources and the target."""
-        training = self.training
+        training, labelled = self.training, batch.num_labelled
         self.eval()
         with torch.no_grad():
             starts = range(0, len(batch.images), CHUNK)
-            parts = [self.pool(self.backbone(batch.images[start : start + CHUNK])) for start in starts]
+            seen = torch.cat([self.pool(self.backbone(batch.images[start : start + CHUNK])) for start in starts])
+            first = self.classifier(seen[labelled:]).argmax(dim=1)
         self.train(training)
-        vectors, labelled = torch.cat(parts).double().cpu().numpy(), batch.num_labelled
+        vectors = seen.double().cpu().numpy()
         solution = solve_meda(
             vectors[:labelled],
             batch.labels.cpu().numpy(),
             vectors[labelled:],
             self.coefficients.shape[1],
+            first=first.cpu().numpy(),
             **self.options.model_dump(exclude={"samples"}),
         )
         for name in ("centre", "projection", "anchors", "coefficients"):

@@ -9,8 +9,8 @@ code, one loss, -lambda H, whose gradient is reversed between F and W.
 
 Different from the paper: no target image is labelled (the paper's is the semi-supervised task), so L is of the sources
 alone, several of them pooled; L and H descend in one step, not in two. Hidden layers that the network options put
-before the classifier belong to F, as the bottleneck of the authors' ResNet does. The weight is not ramped: the paper's
-lambda is constant.
+before the classifier belong to F, as the bottleneck of the authors' ResNet does. The loop raises lambda from 0: the
+paper's is constant, and its network comes trained on ImageNet, where ours knows nothing at first.
 """
 
 from pydantic import Field
@@ -62,6 +62,7 @@ class MME(Method):
     Options = MMEOptions
     options: MMEOptions
     needs_target = True
+    ramped = frozenset({"entropy"})
     classifier: CosineClassifier
 
     def __init__(self, shape: Shape, options: MMEOptions) -> None:
