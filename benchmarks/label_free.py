@@ -90,12 +90,15 @@ def chosen(candidates: Iterable[Setting]) -> list[Setting]:
 def rows_of_plan(path: Path, labels: set[str]) -> str:
     """Those rows of a plan in TOML; one that changes nothing in its method is the method itself."""
     content = read_plan_file(path)
-    protocol, target, seed = find_protocol(content.protocol), content.targets[0], content.seeds[0]
+    protocol = find_protocol(content.protocol)
 
     def config(row: PlanRow) -> object:
-        return make_job(protocol, row, target, seed, content.settings).config
+        return make_job(protocol, row, protocol.targets[0], content.seeds[0], content.settings).config
 
     rows = [row for row in plan_rows(content) if row.label in labels]
+    missing = labels - {row.label for row in rows}
+    if missing:
+        raise AfieldError(f"{path} has no row '{min(missing)}', which the records have")
     plain = {row.label: PlanRow(label=row.method, method=row.method) for row in rows}
     usual = [row.method for row in rows if config(row) == config(plain[row.label])]
     changed = [row.model_dump() for row in rows if row.method not in usual]
@@ -123,8 +126,9 @@ def table(rows: list[Setting], others: dict[str, list[Setting]] | None = None) -
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("records", type=Path)
-    parser.add_argument("--choose", action="store_true", help="the best setting of each method alone")
-    parser.add_argument("--plan", type=Path, help="the plan of these records, to print the rows of the next one")
+    choice = parser.add_mutually_exclusive_group()
+    choice.add_argument("--choose", action="store_true", help="the best setting of each method alone")
+    choice.add_argument("--plan", type=Path, help="the plan of these records, to print the rows of the next one")
     arguments = parser.parse_args()
     try:
         found = settings(arguments.records)

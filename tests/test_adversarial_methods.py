@@ -277,6 +277,11 @@ def test_the_hardest_source_is_confused(hardest):
     )
 
 
+def test_mmes_entropy_is_raised_from_nothing_by_the_loop():
+    assert build("mme").ramped == {"entropy"}
+    assert build("mme").losses(make_batch()).keys() == {"classification", "entropy"}
+
+
 def test_dctn_is_first_trained_on_the_sources_alone():
     method, batch = build("dctn"), make_batch()
     whole = method.losses(batch)

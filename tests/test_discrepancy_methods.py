@@ -306,17 +306,17 @@ def accuracy_on_rotated_moons(name, seed, *, steps, lr, hidden):
 
 
 @pytest.mark.parametrize(
-    ("name", "setting"),
+    ("name", "margin", "setting"),
     [
-        ("mcd", {"steps": 200, "lr": 0.1, "hidden": [16]}),
-        ("m3sda", {"steps": 200, "lr": 0.2, "hidden": []}),
-        ("m3sda-beta", {"steps": 150, "lr": 0.14, "hidden": []}),
+        ("mcd", 0.07, {"steps": 200, "lr": 0.1, "hidden": [16]}),
+        ("m3sda", 0.04, {"steps": 200, "lr": 0.2, "hidden": []}),
+        ("m3sda-beta", 0.07, {"steps": 150, "lr": 0.14, "hidden": []}),
     ],
 )
-def test_it_adapts_to_a_rotation_that_the_baseline_does_not_know(name, setting):
-    # Over eight seeds the gains were 0.09, 0.06 and 0.17.
+def test_it_adapts_to_a_rotation_that_the_baseline_does_not_know(name, margin, setting):
+    # Over these four seeds the gains are about 0.13, 0.06 and 0.17.
     adapted, baseline = (
         np.mean([accuracy_on_rotated_moons(which, seed, **setting) for seed in range(4)])
         for which in (name, "baseline")
     )
-    assert adapted > baseline + 0.04
+    assert adapted > baseline + margin

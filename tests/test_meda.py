@@ -272,6 +272,22 @@ def test_what_the_method_says_is_what_was_solved_for():
     torch.testing.assert_close(method(batch.images), seen.scores)
 
 
+def test_the_first_labels_of_the_target_are_the_networks_own():
+    method, batch = make_meda(iterations=1), images_of(6)
+    torch.nn.init.zeros_(method.classifier[-1].weight)
+    with torch.no_grad():
+        method.classifier[-1].bias.copy_(torch.tensor([0.0, 9.0, 0.0]))  # it says class 1, whatever it sees
+    method.eval().fit(batch)
+    with torch.no_grad():
+        vectors = method.pool(method.backbone(batch.images)).double().numpy()
+    given = vectors[:12], batch.labels.numpy(), vectors[12:], 3
+    options = {"dimension": 3, "neighbours": 3, "iterations": 1}
+    expected = solve_meda(*given, first=np.ones(6, dtype=np.int64), **options)
+    np.testing.assert_allclose(method.coefficients, expected.coefficients, atol=1e-4)
+    other = solve_meda(*given, first=np.zeros(6, dtype=np.int64), **options)
+    assert np.abs(expected.coefficients - other.coefficients).max() > 1e-2
+
+
 def test_fewer_images_than_asked_for_change_nothing():
     whole, padded, batch = make_meda(6), make_meda(9), images_of(6)
     for method in (whole, padded):

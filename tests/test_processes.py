@@ -54,7 +54,7 @@ def test_processes_that_share_a_batch_augment_it_differently(toy):
 
 
 # Methods of several updates a step, and of two phases.
-@pytest.mark.parametrize(("precision", "methods"), [("fp32", ["m3sda-beta", "adda"]), ("bf16", ["mcd"])])
+@pytest.mark.parametrize(("precision", "methods"), [("fp32", ["m3sda-beta", "adda", "dctn"]), ("bf16", ["mcd"])])
 def test_alternating_updates_keep_processes_equal_and_a_resumed_run_equals_the_unbroken_one(
     tmp_path, precision, methods
 ):

@@ -45,7 +45,7 @@ class DCTNOptions(MethodOptions):
     discriminator_width: int = Field(256, ge=1, description="units of the hidden layers of each D_j")
 
 
-@register_method("dctn", summary="sources vote, weighted by how they resemble", reference="Xu et al. 2018")
+@register_method("dctn", summary="sources vote, weighted by likeness to the target", reference="Xu et al. 2018")
 class DCTN(Method):
     """One backbone; for each source a classifier that votes and a discriminator that says how much its vote counts."""
 

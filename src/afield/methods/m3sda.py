@@ -15,8 +15,8 @@ of the vectors that the classifiers read.
 Different from the paper: it weighs the classifiers by the accuracy on the target of networks trained on source i alone.
 That looks at the target's labels; here all count alike, which is its other schema ("M3SDA*"). Losses are means over the
 sources where the paper has sums, which its Adam hardly feels and SGD does. It gives no lambda; ours weighs the distance
-against classification about as DASSL's does. lambda is ramped, as the loop does with all distances.
-For the updates of m3sda-beta, what MCD's file says holds too.
+against classification about as DASSL's does for m3sda-beta (the authors' digit code: 0.0005 times another distance).
+The loop raises lambda from 0, as all distances. For the updates of m3sda-beta, what MCD's file says holds too.
 
 Different from the authors' code for digits, whose distance is another one: it compares centred features image by
 image in place of means, then central moments up to the fifth; it neither centres nor averages the fourth source, counts
