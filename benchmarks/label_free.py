@@ -74,17 +74,17 @@ def settings(path: Path) -> list[Setting]:
     return list(found.values())
 
 
-def by_method(settings: Iterable[Setting]) -> dict[str, list[Setting]]:
+def by_method(candidates: Iterable[Setting]) -> dict[str, list[Setting]]:
     """The settings of each method."""
     methods: dict[str, list[Setting]] = {}
-    for setting in settings:
+    for setting in candidates:
         methods.setdefault(setting.method, []).append(setting)
     return methods
 
 
 def chosen(candidates: Iterable[Setting]) -> list[Setting]:
     """The best setting of each method."""
-    return [max(settings, key=lambda setting: setting.score) for settings in by_method(candidates).values()]
+    return [max(tried, key=lambda setting: setting.score) for tried in by_method(candidates).values()]
 
 
 def rows_of_plan(path: Path, labels: set[str]) -> str:
@@ -95,14 +95,15 @@ def rows_of_plan(path: Path, labels: set[str]) -> str:
     def config(row: PlanRow) -> object:
         return make_job(protocol, row, protocol.targets[0], content.seeds[0], content.settings).config
 
+    def is_usual(row: PlanRow) -> bool:
+        return config(row) == config(PlanRow(label=row.method, method=row.method))
+
     rows = [row for row in plan_rows(content) if row.label in labels]
     missing = labels - {row.label for row in rows}
     if missing:
         raise AfieldError(f"{path} has no row '{min(missing)}', which the records have")
-    plain = {row.label: PlanRow(label=row.method, method=row.method) for row in rows}
-    usual = [row.method for row in rows if config(row) == config(plain[row.label])]
-    changed = [row.model_dump() for row in rows if row.method not in usual]
-    return tomli_w.dumps({"methods": usual, "rows": changed})
+    usual, changed = ([row for row in rows if is_usual(row) == so] for so in (True, False))
+    return tomli_w.dumps({"methods": [row.method for row in usual], "rows": [row.model_dump() for row in changed]})
 
 
 def table(rows: list[Setting], others: dict[str, list[Setting]] | None = None) -> str:

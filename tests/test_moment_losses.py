@@ -20,8 +20,6 @@ from afield.losses import (
     squared_mmd_among,
 )
 
-METHODS = ("dan", "jan", "coral", "mmd-aae")
-SOURCES, PER_DOMAIN, CLASSES = 3, 4, 3
 quick = settings(deadline=None, max_examples=25)
 
 

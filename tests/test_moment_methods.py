@@ -5,7 +5,6 @@ from functools import cache
 
 import pytest
 import torch
-from hypothesis import settings
 from torch import nn
 from torch.nn.functional import cross_entropy, softplus
 
@@ -20,24 +19,16 @@ from afield.losses import (
 from afield.methods.mmd_aae import laplace_like
 from afield.training.options import TrainingOptions
 from afield.training.schedules import adaptation_weight
+from test_moment_losses import normal, same
 from test_resume import Killed, assert_equal_runs, every, kill_before_step
 
 METHODS = ("dan", "jan", "coral", "mmd-aae")
 SOURCES, PER_DOMAIN, CLASSES = 3, 4, 3
-quick = settings(deadline=None, max_examples=25)
 
 
 @pytest.fixture(autouse=True)
 def seed_torch():
     torch.manual_seed(0)
-
-
-def normal(*shape):
-    return torch.randn(*shape, dtype=torch.float64)
-
-
-def same(actual, expected):
-    torch.testing.assert_close(actual, expected, rtol=1e-9, atol=1e-12)
 
 
 # ---- the methods ----

@@ -181,7 +181,7 @@ def test_apart_the_target_takes_no_part_in_the_sources_batch_norm_and_together_i
         method = create_method("dann", num_classes=5, num_sources=2, network=SMALL | {"batch_norm": batch_norm})
         given = batch(32)
         given.images[given.num_labelled :] += shift
-        return method.maps(given.images, given)[: given.num_labelled]
+        return method.maps(given)[: given.num_labelled]
 
     assert torch.equal(sources_scores("apart", 0), sources_scores("apart", 3))
     assert not torch.equal(sources_scores("together", 0), sources_scores("together", 3))

@@ -87,11 +87,8 @@ def make_rows(figures: Figures) -> list[Row]:
     for run in sorted(figures.runs, key=row_order):
         variants = [other for other in figures.runs if other.label == run.label]
         rows.setdefault(row_name(run, shared, shared_settings(variants)), []).append(run)
-    made = []
-    for name, runs in rows.items():
-        # Beside a method's first row: the method as it is, or where only variants stand here, the first of them.
-        made.append(make_row(name, runs, figures.targets, published.pop(runs[0].method, None)))
-    return made
+    # Published figures stand once: beside the method as it is, or where only variants are here, the first of them.
+    return [make_row(name, runs, figures.targets, published.pop(runs[0].method, None)) for name, runs in rows.items()]
 
 
 def row_order(run: Figure) -> tuple[int, bool, int]:

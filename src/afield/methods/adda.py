@@ -14,6 +14,8 @@ Different from the paper: phase 1 is the second half of the loop's steps, so tha
 the loop's optimiser (and what momentum phase 0 left) instead of a slow Adam: at a hundredth of the rate, since no label
 holds M_t. Several sources are pooled. Batch norm, which the paper's LeNet does not have, uses in M_t the target's
 statistics and in M_s the running ones of phase 0.
+
+Known to be wrong: the weight slows D as well, which on digits stays at chance, so that M_t has nothing to deceive.
 """
 
 from collections.abc import Callable

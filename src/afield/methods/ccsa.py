@@ -10,7 +10,8 @@ What differs:
   which draws three pairs of different classes for each of one class, takes one mean, and leaves out the factors 1/2.
 - The loop ramps both up from 0. From the first step on, they draw a network with batch norm, which knows no class yet,
   into one point, where it stays for hundreds of steps; the authors' network has no batch norm.
-- The features are what the classifier reads, pool(F).
+- The features are what the classifier reads, pool(F). On digits no two of different classes come within the margin, so
+  that L_S is 0.
 """
 
 from pydantic import Field

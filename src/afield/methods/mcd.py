@@ -83,7 +83,7 @@ class MCD(Method):
 
     def features_aside(self, batch: Batch) -> Tensor:
         """What G makes of a batch now; the running statistics stay as they are."""
-        vectors: Tensor = self.pool(self.maps(self.images(batch), batch, partial(classify_aside, self.backbone)))
+        vectors: Tensor = self.pool(self.maps(batch, partial(classify_aside, self.backbone)))
         return vectors
 
     def classification(self, scores: Tensor, batch: Batch) -> Tensor:

@@ -71,14 +71,14 @@ class Method(nn.Module):
 
     def losses(self, batch: Batch) -> Losses:
         """Every loss by name, weighted; the loop sums them, and ramps up those that `ramped` names."""
-        return self.losses_of(self.maps(self.images(batch), batch), batch)
+        return self.losses_of(self.maps(batch), batch)
 
-    def maps(self, images: Tensor, batch: Batch, backbone: Callable[[Tensor], Tensor] | None = None) -> Tensor:
-        """What the backbone, or a stand-in for it, makes of a batch's images in training.
+    def maps(self, batch: Batch, backbone: Callable[[Tensor], Tensor] | None = None) -> Tensor:
+        """What the backbone, or a stand-in for it, makes of those images in training.
 
         In one pass or, if so asked (`network.batch_norm`), the sources first and whatever follows them in another.
         """
-        backbone = backbone or self.backbone
+        images, backbone = self.images(batch), backbone or self.backbone
         if not (self.passes_apart and len(images) > batch.num_labelled):
             return backbone(images)
         return torch.cat([backbone(part) for part in images.tensor_split([batch.num_labelled])])

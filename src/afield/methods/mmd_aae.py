@@ -11,8 +11,9 @@ Beside the paper, which encodes fixed features or pixels: x are the pooled featu
 backbone too; as what P is to give back, x is a constant, or it would shrink to please P. C has as many layers as
 every method's here. MMDs are squared, so that their gradients are finite at 0, and the kernels' widths follow the data:
 five about the mean squared distance, for the paper's 1, 5 and 10. D and the others step at once, by a reversed
-gradient, where the paper takes turns. The loop raises w1 and w2 from 0. A target's images are not looked at. No code by
-the authors is known to us; the weights are those that public re-implementations have.
+gradient, where the paper takes turns; on digits D wins, and no gradient of J_gan is left for the code. The loop raises
+w1 and w2 from 0. A target's images are not looked at. No code by the authors is known to us; the weights are those that
+public re-implementations have.
 """
 
 import math
