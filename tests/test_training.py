@@ -20,6 +20,7 @@ from afield.selection import information_score, select
 from afield.training import Evaluator, Loop, RunFolder, TrainingOptions, load_checkpoint
 from afield.training.checkpoint import save_checkpoint
 from afield.training.schedules import adaptation_weight, learning_rate
+from afield.training.step import TrainingStep
 
 METHODS = ("baseline", "baseline-align", "baseline-att-align", "far")
 
@@ -51,6 +52,46 @@ def test_warm_up_rises_in_equal_steps_and_hands_over_at_lr(schedule):
 def test_the_constant_schedule_is_constant():
     options = TrainingOptions(steps=20, lr=0.4, schedule="constant")
     assert {learning_rate(options, step) for step in range(20)} == {0.4}
+
+
+def test_each_phase_has_the_schedule_and_the_ramp_to_itself():
+    options, half = (
+        TrainingOptions(steps=100, lr=0.2, warmup_steps=2),
+        TrainingOptions(steps=50, lr=0.2, warmup_steps=2),
+    )
+    for of in (learning_rate, adaptation_weight):
+        one = [of(half, step) for step in range(50)]
+        assert [of(options, step, (0.5,)) for step in range(100)] == one + one
+
+
+def test_a_phase_begins_once_and_without_the_momentum_of_the_one_before(train_toy, tmp_path, monkeypatch):
+    forgotten = []
+
+    def forget(self):
+        original(self)
+        buffers = [state["momentum_buffer"] for state in self.optimiser.state.values()]
+        forgotten.append((self.stream.step, any(buffer.any() for buffer in buffers)))
+        assert self.rates[6:].tolist() == self.rates[:6].tolist(), "and with the rates that the first began with"
+
+    original = TrainingStep._forget
+    monkeypatch.setattr(TrainingStep, "_forget", forget)
+    train_toy(tmp_path / "run", "adda", settings={"method.discriminator_width": 16})
+    assert forgotten == [(6, False)]
+
+
+def test_a_warm_up_that_a_phase_would_not_see_the_end_of_is_refused(train_toy, tmp_path):
+    settings = {"method.discriminator_width": 16, "training.warmup_steps": 6}
+    with pytest.raises(AfieldError, match=r"warmup_steps \(6\) must be smaller than any of the method's 2 phases"):
+        train_toy(tmp_path / "run", "adda", 12, settings=settings)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("shares", [(0.0,), (0.5, 0.5), (0.7, 0.3), (0.5, 1.0)])
+def test_phases_begin_one_after_the_other_within_training(shares):
+    from afield.methods.registry import register_method
+
+    with pytest.raises(ValueError, match="ascending shares between 0 and 1"):
+        register_method("backwards", summary="a test", reference="none")(type("B", (Baseline,), {"phases": shares}))
 
 
 def test_adaptation_weights_follow_danns_ramp():
@@ -358,6 +399,10 @@ def test_a_method_of_two_phases_changes_at_its_share_of_training_and_so_does_a_r
         run = train_toy(tmp_path / "run", "two-phases", steps=12, settings=settings)
         seen = [line["losses"]["phase"] for line in evaluations(run.records)]
         assert seen == [0] * 6 + [1] * 3 + [2] * 3
+        full = run.records[0]["config"]["training"]["lr"]
+        highest = [line["step"] for line in evaluations(run.records) if line["lr"] == full]
+        none = [line["step"] for line in evaluations(run.records) if line["adaptation_weight"] == 0]
+        assert highest == none == [1, 7, 10], "each phase begins at the full rate, with nothing of what is ramped"
         loop_step = Loop._train_step
 
         def killed(loop):

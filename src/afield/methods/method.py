@@ -55,7 +55,8 @@ class Method(nn.Module):
     training_only: ClassVar[frozenset[str]] = frozenset()
     """Names of the parts that inference does without."""
     phases: ClassVar[tuple[float, ...]] = ()
-    """Shares of training, such as (0.5,), at which the method's step begins to be another one; see `phase`."""
+    """Shares of training, such as (0.5,), at which the method's step begins to be another one; see `phase`. Each phase
+    has the learning rate's schedule and the ramp to itself, and begins without momentum."""
     phase: int = 0
     """How many of the `phases` have begun. The loop sets it, before each step. A step may branch on nothing else that
     changes from step to step, since it may have been recorded."""

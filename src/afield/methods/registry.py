@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import PurePath
 from typing import TypeVar
 
@@ -32,6 +33,8 @@ def register_method(name: str, *, summary: str, reference: str) -> Callable[[M],
     """Class decorator: make a method known under the name that tables use."""
 
     def register(method: M) -> M:
+        if not all(before < share for before, share in pairwise((0, *method.phases, 1))):
+            raise ValueError(f"the phases of {name} begin at ascending shares between 0 and 1, not at {method.phases}")
         _methods[name] = Registration(name, method, summary, reference)
         return method
 

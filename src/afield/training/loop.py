@@ -169,8 +169,8 @@ class Loop:
             "step": self.step,
             **self.evaluator(self.method),
             "losses": losses,
-            "lr": learning_rate(self.options, self.step - 1),
-            "adaptation_weight": adaptation_weight(self.options, self.step - 1),
+            "lr": learning_rate(self.options, self.step - 1, self.method.phases),
+            "adaptation_weight": adaptation_weight(self.options, self.step - 1, self.method.phases),
         }
         try:
             append_record(self.folder.records, record)

@@ -15,8 +15,8 @@ class TrainingOptions(BaseModel):
     lr: float = Field(0.05, gt=0, description="learning rate of SGD")
     momentum: float = Field(0.9, ge=0, lt=1)
     weight_decay: float = Field(5e-4, ge=0)
-    schedule: Literal["cosine", "constant"] = Field("cosine", description="of the learning rate after warm-up")
-    warmup_steps: int = Field(0, ge=0, description="steps over which the learning rate rises to lr")
+    schedule: Literal["cosine", "constant"] = Field("cosine", description="of a phase's rate after warm-up")
+    warmup_steps: int = Field(0, ge=0, description="steps over which a phase's rate rises to lr")
     ramp: Literal["dann", "constant"] = Field(
         "dann", description="adaptation weights rise from 0 by DANN's schedule, or stand from the first step"
     )

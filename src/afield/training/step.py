@@ -6,6 +6,7 @@ recorded once on a GPU and replayed without the host; or `compiled`, where torch
 the losses and a GPU then records the result as a graph.
 """
 
+from bisect import bisect_right
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from torch.nn.utils import clip_grad_norm_
 from afield.batches import BatchStream
 from afield.methods import Losses, Method
 from afield.training.options import TrainingOptions
-from afield.training.schedules import adaptation_weight, learning_rate
+from afield.training.schedules import adaptation_weight, check_warmup, learning_rate, phase_starts
 
 # Real steps, run eagerly: libraries choose their kernels and the optimiser makes its state before a graph is recorded.
 STEPS_BEFORE_RECORDING = 3
@@ -39,7 +40,11 @@ class TrainingStep:
         torch.set_float32_matmul_precision("high" if options.precision == "bf16" else "highest")
         if kind == "compiled":
             compile_losses(method)
-        rates = [(learning_rate(options, s), adaptation_weight(options, s)) for s in range(options.steps)]
+        check_warmup(options, method.phases)
+        self.starts = phase_starts(options, method.phases)
+        rates = [
+            [of(options, s, method.phases) for of in (learning_rate, adaptation_weight)] for s in range(options.steps)
+        ]
         self.rates = torch.tensor(rates, device=self.device)
         self.clock = torch.zeros(1, dtype=torch.int64, device=self.device)
         self.lr, self.weight = (torch.zeros((), device=self.device) for _ in range(2))
@@ -65,9 +70,11 @@ class TrainingStep:
 
     def __call__(self) -> None:
         """Take one step. The losses are then in `losses`, until the next one."""
-        phase = sum(self.stream.step >= share * self.options.steps for share in self.method.phases)
+        phase = bisect_right(self.starts, self.stream.step) - 1
         if phase != self.method.phase:
             self.method.phase, self.graph, self.calls = phase, None, 0
+            if self.stream.step == self.starts[phase]:  # it begins, and is not gone on with
+                self._forget()
         self.stream.prepare()
         if self.recorded and self.graph is None and self.calls == STEPS_BEFORE_RECORDING:
             self._record()
@@ -102,6 +109,12 @@ class TrainingStep:
         self.names, self.sums = names, sums.to(self.device)
         for group in self.optimiser.param_groups:
             group["lr"] = self.lr
+
+    def _forget(self) -> None:
+        """Let a new phase begin without the momentum of the one before, whose losses were others."""
+        if self.options.momentum:
+            for state in self.optimiser.state.values():
+                state["momentum_buffer"].zero_()
 
     def _step(self) -> None:
         rates = self.rates.index_select(0, self.clock).squeeze(0)
