@@ -8,6 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
+from afield.bench.plan import read_plan
 from afield.config import resolve
 from afield.domains import Augmentation, digit5, load_data, register_data
 from afield.domains import domain as domain_module
@@ -258,3 +259,12 @@ def test_a_checksum_is_computed_once_an_object(digit5_folder, monkeypatch):
     assert data.checksum() == first
     with pytest.raises(AttributeError):
         other.checksum()
+
+
+def test_a_protocol_of_one_source_refuses_methods_that_need_several(digit5_folder, tmp_path):
+    plan = tmp_path / "plan.toml"
+    plan.write_text('protocol = "digit5/sv-mt"\nmethods = ["dann"]\nseeds = [0]\n', "utf-8")
+    assert [job.target for job in read_plan(plan)] == ["mt"]
+    plan.write_text('protocol = "digit5/sv-mt"\nmethods = ["far"]\nseeds = [0]\n', "utf-8")
+    with pytest.raises(AfieldError, match="'far' needs at least 2 source domains, not 1"):
+        read_plan(plan)

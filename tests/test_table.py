@@ -13,7 +13,9 @@ from rich.console import Console
 
 from afield import AfieldError
 from afield.bench.figures import read_figures
+from afield.bench.plan import PlanFile, plan_jobs
 from afield.bench.protocols import find_protocol, protocols, published_figures
+from afield.bench.settings import unusual_settings
 from afield.bench.show import as_markdown, as_text, as_values
 from afield.bench.table import make_table
 from afield.catalogue import list_methods
@@ -307,6 +309,22 @@ def test_runs_that_have_nothing_to_show_are_clear_errors(table_of):
         table_of(make_run("far", "mm", 0, 0.5)[1:])
 
 
+def test_a_plan_says_what_the_average_is_over_and_in_which_order_rows_stand(table_of, tmp_path):
+    plan = tmp_path / "plan.toml"
+    head = 'protocol = "digit5/dassl"\nmethods = ["mme", "far+", "far"]\nseeds = [0, 1]\n'
+    runs = [make_run(m, t, s, 0.5 + s / 10) for m in ("far", "far+", "mme") for t in TARGETS for s in (0, 1)]
+    for targets, averaged in (('["mm", "sv"]', True), ('["sv"]', False)):
+        plan.write_text(f"{head}targets = {targets}\n", "utf-8")
+        table = table_of(*runs, plan=plan)
+        assert [row.name for row in table.rows] == ["far", "mme", "far+"], "the paper's rows, then the plan's order"
+        assert all(row.average.n == 2 for row in table.rows)
+        assert "average" not in (table.rows[0].published or {}), "the paper's is over all five"
+        markdown = as_markdown(table, [])
+        assert ("average" in markdown) == averaged, "of one target there is none"
+        assert len({line.count("|") for line in markdown.splitlines() if line.startswith("|")}) == 1
+        assert "seed: `far` over `mme`: +0.0" in as_markdown(table, [table.compare("far", "mme")])
+
+
 def test_two_rows_are_compared_seed_by_seed(table_of):
     runs = [make_run("baseline", t, seed, 0.5 + seed / 10) for t in TARGETS for seed in range(4)]
     gains = {0: 0.02, 1: 0.04, 2: -0.03}
@@ -335,6 +353,9 @@ def test_protocols_are_what_their_data_sets_have():
     assert (embedded.data, embedded.targets) == ("digits", ("mnist", "photo", "uci", "fonts", "street"))
     dassl = protocols()["digit5/dassl"]
     assert (dassl.task, dassl.targets) == ("uda", ("mm", "mt", "up", "sv", "syn"))
+    (job,) = plan_jobs(PlanFile(protocol="digit5/sv-mt", methods=("dann",), seeds=(0,)))
+    assert (job.config.task.sources, job.target) == (("sv",), "mt"), "a protocol may name its sources"
+    assert not unusual_settings(job.config.as_dict(), protocols()["digit5/sv-mt"]), "which are then nothing unusual"
     recipe = resolve({"data": {"name": "digit5"}, "task": {"target": "mm"}})
     assert (recipe.training.steps, recipe.training.batch_size, recipe.training.precision) == (11700, 64, "bf16")
     with pytest.raises(AfieldError, match="unknown protocol 'digit5/dasl'; did you mean 'digit5/dassl'"):

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -40,18 +41,16 @@ class Figures:
     """The protocol as the records tell it."""
     protocol: Protocol | None
     """The protocol as this version of afield knows it, if it does."""
-
-    @property
-    def kind(self) -> str:
-        """The kind of task, as far as the protocol says."""
-        return task_kind(self.protocol)
+    planned: tuple[str, ...] = ()
+    """The targets that a plan names, if there is one and it does."""
 
     @property
     def targets(self) -> list[str]:
-        """All that an average is over: the protocol's targets, or without a protocol those there are."""
+        """All that an average is over: the plan's targets or the protocol's, or without a protocol those there are."""
         there = {figure.target for figure in self.runs}
-        if self.protocol:
-            return list(dict.fromkeys([*self.protocol.targets, *sorted(there)]))
+        wanted = self.planned or (self.protocol.targets if self.protocol else ())
+        if wanted:
+            return list(dict.fromkeys([*wanted, *sorted(there)]))
         return [name for name in dict.fromkeys([*self.header.get("test_images", {}), *sorted(there)]) if name in there]
 
 
@@ -69,7 +68,8 @@ def read_figures(
         protocol = protocols().get(header.get("name"))
         if protocol and protocol.version != header["version"]:
             protocol = None
-        return Figures(distinct([make_figure(run, selector, protocol) for run in runs]), header, protocol)
+        figures = distinct([make_figure(run, selector, protocol) for run in runs])
+        return Figures(figures, header, protocol, plan.targets if plan else ())
     except KeyError as error:
         raise AfieldError(f"these records lack {error}, which a table needs") from error
 
@@ -84,12 +84,12 @@ def runs_at(path: Path) -> list[list[Record]]:
 
 
 def of_plan(runs: list[list[Record]], plan: PlanFile) -> list[list[Record]]:
-    """The runs of a plan."""
-    planned = {job.identity for job in plan_jobs(plan)}
-    found = [run for run in runs if identity_of_record(run[0]) in planned]
+    """The runs of a plan, in its order."""
+    places = {job.identity: place for place, job in enumerate(plan_jobs(plan))}
+    found = [(places[identity], run) for run in runs if (identity := identity_of_record(run[0])) in places]
     if not found:
         raise AfieldError("these records hold no run of the plan")
-    return of_one_protocol(found, None)
+    return of_one_protocol([run for _, run in sorted(found, key=itemgetter(0))], None)
 
 
 def of_one_protocol(runs: list[list[Record]], wanted: str | None) -> list[list[Record]]:
@@ -118,13 +118,8 @@ def make_figure(records: list[Record], selector: str, protocol: Protocol | None)
     chosen = select(evaluations(records), selector)
     if not chosen["oracle"]:
         raise AfieldError(f"a run of {label} with seed {seed} has no target, and a table is about targets")
-    settings = unusual_settings(config, task_kind(protocol))
+    settings = unusual_settings(config, protocol)
     return Figure(label, method, config["task"]["target"], seed, settings, 100 * target_score(chosen))
-
-
-def task_kind(protocol: Protocol | None) -> str:
-    """The protocol's; without one, what is usual."""
-    return protocol.task if protocol else "uda"
 
 
 def distinct(runs: list[Figure]) -> list[Figure]:

@@ -110,7 +110,7 @@ def read_plan(path: Path) -> list[Job]:
     jobs = plan_jobs(content)
     data = load_data(name)
     for job in jobs:
-        task, _ = make_task(data, job.config.task.kind, job.target)
+        task, _ = make_task(data, job.config.task.kind, job.target, job.config.task.sources)
         check_sources(find_entry(job.config.method_name), len(task.sources))
     return jobs
 
@@ -158,7 +158,8 @@ def check_once(what: str, names: Iterable[object]) -> None:
 def make_job(protocol: Protocol, row: Row, target: str, seed: int, settings: dict[str, Any]) -> Job:
     """One run, with the config it will have."""
     fixed: Values = {
-        "data": {"name": protocol.data}, "task": {"kind": protocol.task, "target": target},
+        "data": {"name": protocol.data},
+        "task": {"kind": protocol.task, "target": target, "sources": list(protocol.sources)},
         "method": {"name": row.method}, "training": {"seed": seed},
     }  # fmt: skip
     try:

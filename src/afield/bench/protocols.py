@@ -28,6 +28,8 @@ class Protocol(BaseModel):
     data: str
     task: TaskKind
     targets: tuple[str, ...]
+    sources: tuple[str, ...] = ()
+    """The labelled domains; none named means all but the target."""
     published: str | None = None
     """The benchmark in published.json whose figures may stand beside ours."""
 

@@ -5,6 +5,7 @@ from functools import cache
 from typing import Any
 
 from afield.bench.plan import HOW_NOT_WHAT
+from afield.bench.protocols import Protocol
 from afield.catalogue import list_methods
 from afield.config import Values, resolve
 
@@ -13,17 +14,18 @@ NO_MATTER = {"data.name", "task.target", "method.name", "training.seed", *(f"tra
 
 
 @cache
-def usual_settings(data: str, kind: str, method: str) -> dict[str, str]:
-    """What a run has of which nothing but data, task and method is said: each key with its value as JSON."""
+def usual_settings(data: str, method: str, protocol: Protocol | None) -> dict[str, str]:
+    """What a run has of which nothing but data, method and protocol is said: each key with its value as JSON."""
     known = method in list_methods()
-    config = resolve({"data": {"name": data}, "task": {"kind": kind}, "method": {"name": method if known else "far"}})
+    task = {"kind": protocol.task, "sources": list(protocol.sources)} if protocol else {"kind": "uda"}
+    config = resolve({"data": {"name": data}, "task": task, "method": {"name": method if known else "far"}})
     # Of a method that is not there nothing is usual: all that its runs set is named.
     return flat({**config.as_dict(), **({} if known else {"method": {}})})
 
 
-def unusual_settings(config: Values, kind: str) -> dict[str, str]:
+def unusual_settings(config: Values, protocol: Protocol | None) -> dict[str, str]:
     """The settings of a stored config that are not the usual ones. An option younger than the config is not unusual."""
-    usual = usual_settings(config["data"]["name"], kind, config["method"]["name"])
+    usual = usual_settings(config["data"]["name"], config["method"]["name"], protocol)
     return {key: value for key, value in flat(config).items() if key not in NO_MATTER and usual.get(key) != value}
 
 

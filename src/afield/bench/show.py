@@ -26,7 +26,7 @@ def as_text(table: Table) -> TextTable:
 
 def as_markdown(table: Table, comparisons: list[str]) -> str:
     """For documents, with its notes."""
-    lines = [headers(table), ["---", *["---:"] * (len(table.columns) + 1)]]
+    lines = [headers(table), ["---", *["---:"] * (len(headers(table)) - 1)]]
     for row in table.rows:
         lines.append([row.name, *cells(table, row)])
         if row.published:
@@ -50,7 +50,8 @@ def as_values(table: Table) -> dict[str, Any]:
 
 def remarks(table: Table, comparisons: list[str]) -> list[str]:
     """What stands under a table, paragraph by paragraph."""
-    compared = [f"On the average, seed by seed: {'; '.join(comparisons)}."] if comparisons else []
+    how = "On the average, seed by seed" if average_of(table) else "Seed by seed"
+    compared = [f"{how}: {'; '.join(comparisons)}."] if comparisons else []
     return [*compared, *table.notes]
 
 
@@ -59,17 +60,22 @@ def title(table: Table) -> str:
     return table.protocol or f"{table.data}, under no protocol"
 
 
+def average_of(table: Table) -> list[str]:
+    """The last column's name, where there is more than one target to have."""
+    return ["average"] if table.averaged else []
+
+
 def headers(table: Table) -> list[str]:
     """The columns' names."""
-    return ["method", *table.columns.values(), "average"]
+    return ["method", *table.columns.values(), *average_of(table)]
 
 
 def cells(table: Table, row: Row) -> list[str]:
     """Our figures."""
-    return [*(str(row.targets[name]) for name in table.columns), str(row.average)]
+    return [*(str(row.targets[name]) for name in table.columns), *(str(row.average) for _ in average_of(table))]
 
 
 def published_cells(table: Table, row: Row) -> list[str]:
     """The published figures, as they were published."""
     figures = row.published or {}
-    return [f"{figures[name]:g}" if name in figures else "-" for name in (*table.columns, "average")]
+    return [f"{figures[name]:g}" if name in figures else "-" for name in (*table.columns, *average_of(table))]

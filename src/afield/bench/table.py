@@ -44,6 +44,8 @@ class Table:
     """The targets, each with the name it is shown by: a star marks one that afield rendered."""
     rows: list[Row]
     notes: list[str]
+    averaged: bool = True
+    """Whether an average is of more than one target."""
 
     def row(self, name: str) -> Row:
         """The row of a name, or the error with the nearest spelling."""
@@ -57,7 +59,7 @@ class Table:
         ours, theirs = self.row(first).averages, self.row(second).averages
         gains = [ours[seed] - theirs[seed] for seed in ours if seed in theirs]
         if len(gains) < 2:
-            return f"`{first}` over `{second}`: too few seeds in common"
+            return f"`{first}` over `{second}`: too few seeds that have all targets in both"
         error, ahead = stdev(gains) / len(gains) ** 0.5, sum(gain > 0 for gain in gains)
         result = f"{fmean(gains):+.1f} ± {error:.1f} (standard error), ahead in {ahead} of {len(gains)}"
         return f"`{first}` over `{second}`: {result}"
@@ -75,13 +77,15 @@ def make_table(
     rows = make_rows(figures)
     notes = make_notes(figures, rows, columns, selector)
     caption = [" ".join(content.caption.split())] if content and content.caption else []
-    return Table(name, data, selector, columns, rows, notes + caption)
+    return Table(name, data, selector, columns, rows, notes + caption, len(figures.targets) > 1)
 
 
 def make_rows(figures: Figures) -> list[Row]:
     """Runs that differ in more than target and seed are in rows of their own, which name the difference."""
     protocol = figures.protocol
     published = published_figures(protocol.published) if protocol and protocol.published else {}
+    if protocol and len(figures.targets) < len(protocol.targets):  # what is published is no average over some of them
+        published = {method: {t: row[t] for t in figures.targets if t in row} for method, row in published.items()}
     shared = shared_settings(figures.runs)
     rows: dict[str, list[Figure]] = {}
     for run in sorted(figures.runs, key=row_order):
@@ -132,7 +136,7 @@ def make_notes(figures: Figures, rows: list[Row], columns: dict[str, str], selec
     ]
     shared = shared_settings(figures.runs)
     if shared:
-        usual = usual_settings(figures.header["data"], figures.kind, figures.runs[0].method)
+        usual = usual_settings(figures.header["data"], figures.runs[0].method, figures.protocol)
         there = {key: usual[key] for key in shared if key in usual}
         notes.append(f"All rows with {written(shared)}" + (f" instead of {written(there)}." if there else "."))
     if figures.protocol and figures.protocol.published:
