@@ -22,6 +22,7 @@ from afield.losses import (
 from afield.networks import mean_prediction
 from afield.training import TrainingOptions
 from afield.training.schedules import adaptation_weight, learning_rate
+from comparing import same
 from test_resume import DROPOUT, Killed, assert_equal_runs, kill_before_step
 
 SOURCES, PER_DOMAIN, CLASSES = 3, 4, 4
@@ -47,10 +48,6 @@ def make_batch():
     images = images * torch.linspace(0.5, 2, SOURCES + 1).view(-1, 1, 1, 1, 1)
     images = images + torch.arange(SOURCES + 1).view(-1, 1, 1, 1, 1)
     return Batch(images.flatten(0, 1), torch.randint(CLASSES, (LABELLED,)), SOURCES)
-
-
-def same(actual, expected):
-    torch.testing.assert_close(actual, expected, rtol=1e-9, atol=1e-12)
 
 
 # The losses.

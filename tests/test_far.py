@@ -13,6 +13,7 @@ from afield.losses import (
     ranking_entropy_plus,
     unranked_entropy,
 )
+from comparing import same
 
 SOURCES, PER_DOMAIN, CLASSES = 3, 3, 4
 EVERYTHING = {"backbone", "fa", "fr", "classifier", "experts"}
@@ -43,10 +44,6 @@ def make_batch(target=True):
     images = torch.randn(domains, PER_DOMAIN, 3, 32, 32, dtype=torch.float64)
     images = images * torch.linspace(0.5, 2, domains).view(-1, 1, 1, 1, 1) + torch.arange(domains).view(-1, 1, 1, 1, 1)
     return Batch(images.flatten(0, 1), torch.randint(CLASSES, (SOURCES * PER_DOMAIN,)), SOURCES)
-
-
-def same(actual, expected):
-    torch.testing.assert_close(actual, expected, rtol=1e-9, atol=1e-12)
 
 
 def gradients(loss, method):

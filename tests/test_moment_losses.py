@@ -19,6 +19,7 @@ from afield.losses import (
     squared_mmd,
     squared_mmd_among,
 )
+from comparing import same
 
 quick = settings(deadline=None, max_examples=25)
 
@@ -30,10 +31,6 @@ def seed_torch():
 
 def normal(*shape):
     return torch.randn(*shape, dtype=torch.float64)
-
-
-def same(actual, expected):
-    torch.testing.assert_close(actual, expected, rtol=1e-9, atol=1e-12)
 
 
 # ---- MMD ----

@@ -10,18 +10,19 @@ What differs:
   which draws three pairs of different classes for each of one class, takes one mean, and leaves out the factors 1/2.
 - The loop ramps both up from 0. From the first step on, they draw a network with batch norm, which knows no class yet,
   into one point, where it stays for hundreds of steps; the authors' network has no batch norm.
-- The features are what the classifier reads, pool(F). On digits no two of different classes come within the margin, so
-  that L_S is 0.
+- The features are what the classifier reads, pool(F), compared as vectors of length 1. As they are, hundreds of values
+  long, no two of different classes would come nearer than the margin, and L_S would be 0.
 """
 
 from pydantic import Field
 from torch import Tensor
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, normalize
 
 from afield.batches import Batch
 from afield.losses import contrastive_alignment
 from afield.methods.method import Losses, Method, MethodOptions
 from afield.methods.registry import register_method
+from afield.precision import at_least_float32
 
 DIFFERENT = 3  # pairs of different classes that count for one of the same
 
@@ -49,7 +50,7 @@ class CCSA(Method):
     def losses_of(self, F: Tensor, batch: Batch) -> Losses:
         """All three, weighted."""
         alpha, features = self.options.alpha, self.pool(F)
-        domains = batch.by_domain(features), batch.by_domain(batch.labels)
+        domains = batch.by_domain(normalize(at_least_float32(features))), batch.by_domain(batch.labels)
         alignment, separation = contrastive_alignment(*domains, self.options.margin)
         weight = alpha * 2 / (1 + DIFFERENT)  # 2 for the factors 1/2
         return {

@@ -10,14 +10,17 @@ multi-way adversarial learning, where D_j lowers its loss and the features of th
 trained to leave its D_j undecided (confusion, -(log D + log(1 - D)) / 2), and target-discriminative adaptation, where
 target images that the vote is sure of (p >= 0.9) are learned, with their label, by every C_j and the features.
 
-As in the paper, the C_j and the features are first trained on the sources alone: here for half of the steps. Without
-that, features of 0, which leave every D_j undecided, are what confusion finds.
+As in the paper, the C_j and the features are first trained on the sources: here for half of the steps, in which the
+D_j learn too, without the features answering, and the target's images pass batch norm. Without that, features of 0,
+which leave every D_j undecided, are what confusion finds.
 
 Different from the paper and the authors' code: both stages are one descent, each loss reaching only the parts that its
-stage trains, instead of taking turns for epochs over stored labels; labels are of the images as they pass. The losses
-of the C_j are averaged over the sources, not added, so that classification weighs as much as in other methods. All
-sources know all classes: no category shift. The authors' code weighs the vote by one number a source; here, as in the
-paper, each image has its own, so inference keeps the discriminators.
+stage trains, instead of taking turns for epochs over stored labels; labels are of the images as they pass, and only in
+the second half. Their loss is a mean over all target images, so that it weighs little while few are believed: as a
+mean over the believed ones it let the few first classes take all. The loop raises the weights of confusion and labels
+from 0. The losses of the C_j are averaged over the sources, not added, so that classification weighs as much as in
+other methods. All sources know all classes: no category shift. The authors' code weighs the vote by one number a
+source; here, as in the paper, each image has its own, so inference keeps the discriminators.
 """
 
 import math
@@ -54,6 +57,7 @@ class DCTN(Method):
     needs_target = True
     min_sources = 2
     phases = (0.5,)
+    ramped = frozenset({"confusion", "pseudo_labels"})
     concentration: Tensor
 
     def __init__(self, shape: Shape, options: DCTNOptions) -> None:
@@ -103,7 +107,7 @@ class DCTN(Method):
             confidence, labels = self.vote(told[:, b:], scores[:, b:]).exp().max(dim=1)
             believed = (confidence >= self.options.threshold).to(confidence.dtype)
         learned = torch.stack([cross_entropy(s, labels, reduction="none") for s in scores[:, b:]]).mean(dim=0)
-        pseudo_labels = (believed * learned).sum() / believed.sum().clamp_min(1)
+        pseudo_labels = (believed * learned).mean()
         losses = {
             "classification": cross_entropy(scores[:, :b].flatten(0, 1), batch.labels),
             "discriminators": (on_source + on_target).sum(),

@@ -7,13 +7,13 @@
     R_mmd = 1 / K^2 sum_{i,j} MMD^2(H_i, H_j) over the K sources' codes
     J_gan = E log D(prior) + E log(1 - D(h))
 
-Beside the paper, which encodes fixed features or pixels: x are the pooled features, and all four losses train the
-backbone too; as what P is to give back, x is a constant, or it would shrink to please P. C has as many layers as
-every method's here. MMDs are squared, so that their gradients are finite at 0, and the kernels' widths follow the data:
-five about the mean squared distance, for the paper's 1, 5 and 10. D and the others step at once, by a reversed
-gradient, where the paper takes turns; on digits D wins, and no gradient of J_gan is left for the code. The loop raises
-w1 and w2 from 0. A target's images are not looked at. No code by the authors is known to us; the weights are those that
-public re-implementations have.
+Beside the paper, which encodes fixed features or pixels: x are the pooled features, and all losses but D's train the
+backbone too; as what P is to give back, x is a constant, or it would shrink to please P. C has as many layers as every
+method's here. MMDs are squared, so that their gradients are finite at 0, and the kernels' widths follow the data: five
+about the mean squared distance, for the paper's 1, 5 and 10. D and the others step at once, each at weight w2, where
+the paper takes turns. Q lowers -log D(h) instead of log(1 - D(h)), whose gradient vanishes while D is sure. The loop
+raises w1, and w2 where Q reads it, from 0. A target's images are not looked at. No code by the authors is known to us;
+the weights are those that public re-implementations have.
 """
 
 import math
@@ -27,7 +27,7 @@ from afield.batches import Batch
 from afield.losses import squared_mmd_among
 from afield.methods.method import Losses, Method, MethodOptions, Shape
 from afield.methods.registry import register_method
-from afield.networks import Classifier, Discriminator, reverse_gradient
+from afield.networks import Classifier, Discriminator, classify_aside
 from afield.precision import in_float32
 
 
@@ -66,16 +66,19 @@ class MMDAAE(Method):
         return batch.images[: batch.num_labelled]
 
     def losses_of(self, F: Tensor, batch: Batch) -> Losses:
-        """The four terms; that of the prior is -w2 J_gan, which D lowers and Q, its gradient reversed, raises."""
+        """The four terms, J_gan in two: what D lowers, and how far codes are from passing for draws of the prior."""
         options, features = self.options, self.pool(F)
         code = in_float32(self.encoder, features)
         reconstruction = in_float32(self.decoder, code)
-        drawn, coded = self.discriminator(torch.cat((laplace_like(code), reverse_gradient(code)))).chunk(2)
+        # D's score is the logit of "drawn": -log D = softplus(-score), -log(1 - D) = softplus(score).
+        drawn, coded = self.discriminator(torch.cat((laplace_like(code), code.detach()))).chunk(2)
+        taken = classify_aside(self.discriminator, code, frozen=True)
         return {
             "classification": cross_entropy(self.classifier(code), batch.labels),
             "reconstruction": options.reconstruction_weight * mse_loss(reconstruction, features.detach()),
             "mmd": options.mmd_weight * squared_mmd_among(batch.by_domain(code)),
-            "prior": options.prior_weight * (softplus(-drawn).mean() + softplus(coded).mean()),
+            "discriminator": options.prior_weight * (softplus(-drawn).mean() + softplus(coded).mean()),
+            "prior": options.prior_weight * softplus(-taken).mean(),
         }
 
     def forward(self, images: Tensor) -> Tensor:
