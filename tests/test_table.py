@@ -322,6 +322,7 @@ def test_a_plan_says_what_the_average_is_over_and_in_which_order_rows_stand(tabl
         markdown = as_markdown(table, [])
         assert ("average" in markdown) == averaged, "of one target there is none"
         assert len({line.count("|") for line in markdown.splitlines() if line.startswith("|")}) == 1
+        assert "digit5/dassl, selector last" in shown(table)[0], "on one line, however few the columns"
         assert "seed: `far` over `mme`: +0.0" in as_markdown(table, [table.compare("far", "mme")])
 
 

@@ -11,10 +11,10 @@ from afield.bench.table import Row, Table
 
 def as_text(table: Table) -> TextTable:
     """For a terminal of 120 columns; the published figures stand on a second line under ours."""
+    above = f"{title(table)}, selector {table.selector}"
     text = TextTable(
-        title=f"{title(table)}, selector {table.selector}", box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False,
-        padding=(0, 1, 0, 0),
-    )  # fmt: skip
+        title=above, min_width=len(above), box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0)
+    )
     for number, header in enumerate(headers(table)):
         text.add_column(header, justify="right" if number else "left")
     for row in table.rows:
