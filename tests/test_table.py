@@ -309,23 +309,6 @@ def test_runs_that_have_nothing_to_show_are_clear_errors(table_of):
         table_of(make_run("far", "mm", 0, 0.5)[1:])
 
 
-def test_a_plan_says_what_the_average_is_over_and_in_which_order_rows_stand(table_of, tmp_path):
-    plan = tmp_path / "plan.toml"
-    head = 'protocol = "digit5/dassl"\nmethods = ["mme", "far+", "far"]\nseeds = [0, 1]\n'
-    runs = [make_run(m, t, s, 0.5 + s / 10) for m in ("far", "far+", "mme") for t in TARGETS for s in (0, 1)]
-    for targets, averaged in (('["mm", "sv"]', True), ('["sv"]', False)):
-        plan.write_text(f"{head}targets = {targets}\n", "utf-8")
-        table = table_of(*runs, plan=plan)
-        assert [row.name for row in table.rows] == ["far", "mme", "far+"], "the paper's rows, then the plan's order"
-        assert all(row.average.n == 2 for row in table.rows)
-        assert "average" not in (table.rows[0].published or {}), "the paper's is over all five"
-        markdown = as_markdown(table, [])
-        assert ("average" in markdown) == averaged, "of one target there is none"
-        assert len({line.count("|") for line in markdown.splitlines() if line.startswith("|")}) == 1
-        assert "digit5/dassl, selector last" in shown(table)[0], "on one line, however few the columns"
-        assert "seed: `far` over `mme`: +0.0" in as_markdown(table, [table.compare("far", "mme")])
-
-
 def test_two_rows_are_compared_seed_by_seed(table_of):
     runs = [make_run("baseline", t, seed, 0.5 + seed / 10) for t in TARGETS for seed in range(4)]
     gains = {0: 0.02, 1: 0.04, 2: -0.03}
@@ -427,6 +410,21 @@ def test_a_plans_table_has_its_runs_alone_and_its_caption(table_of, tmp_path):
     assert all((cell.mean, cell.n) == (50.0, 1) for cell in table.rows[0].targets.values())
     assert table.notes[-1] == "Nothing was tuned."
     assert "Nothing was tuned." in as_markdown(table, [])
+
+
+def test_a_plan_says_what_the_average_is_over_and_in_which_order_rows_stand(table_of, tmp_path):
+    runs = [make_run(m, t, s, 0.5 + s / 10) for m in ("far", "far+", "mme") for t in TARGETS for s in (0, 1)]
+    for targets, averaged in ((["mm", "sv"], True), (["sv"], False)):
+        plan = write_plan(tmp_path / "plan.toml", methods=["mme", "far+", "far"], seeds=[0, 1], targets=targets)
+        table = table_of(*runs, plan=plan)
+        assert [row.name for row in table.rows] == ["far", "mme", "far+"], "the paper's rows, then the plan's order"
+        assert all(row.average.n == 2 for row in table.rows)
+        assert "average" not in (table.rows[0].published or {}), "the paper's is over all five"
+        markdown = as_markdown(table, [])
+        assert ("average" in markdown) == averaged, "of one target there is none"
+        assert len({line.count("|") for line in markdown.splitlines() if line.startswith("|")}) == 1
+        assert "digit5/dassl, selector last" in shown(table)[0], "on one line, however few the columns"
+        assert "seed: `far` over `mme`: +0.0" in as_markdown(table, [table.compare("far", "mme")])
 
 
 def test_records_without_a_run_of_the_plan_are_no_table_of_it(table_of, tmp_path):

@@ -1,4 +1,4 @@
-"""The loop: schedules, what enters the sum, what is recorded and saved, and what stops it."""
+"""The loop: what enters the sum, what is recorded and saved, and what stops it."""
 
 import math
 import random
@@ -17,10 +17,8 @@ from afield.methods.baseline import Baseline
 from afield.records import evaluations
 from afield.run import make_plan
 from afield.selection import information_score, select
-from afield.training import Evaluator, Loop, RunFolder, TrainingOptions, load_checkpoint
+from afield.training import Evaluator, Loop, RunFolder, load_checkpoint
 from afield.training.checkpoint import save_checkpoint
-from afield.training.schedules import adaptation_weight, learning_rate
-from afield.training.step import TrainingStep
 
 METHODS = ("baseline", "baseline-align", "baseline-att-align", "far")
 
@@ -31,75 +29,6 @@ def weights(path):
 
 def same(one, other):
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
-
-
-def test_the_cosine_schedule_falls_from_lr_to_nothing():
-    options = TrainingOptions(steps=100, lr=0.2)
-    assert learning_rate(options, 0) == 0.2
-    assert learning_rate(options, 50) == pytest.approx(0.1)
-    assert learning_rate(options, 25) == pytest.approx(0.1 * (1 + math.sqrt(0.5)))
-    assert learning_rate(options, 100) == pytest.approx(0)
-    assert 0 < learning_rate(options, 99) < 1e-4
-
-
-@pytest.mark.parametrize("schedule", ["cosine", "constant"])
-def test_warm_up_rises_in_equal_steps_and_hands_over_at_lr(schedule):
-    options = TrainingOptions(steps=20, lr=0.4, warmup_steps=4, schedule=schedule)
-    assert [learning_rate(options, step) for step in range(5)] == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.4])
-    assert learning_rate(options, 12) == pytest.approx(0.2 if schedule == "cosine" else 0.4)
-
-
-def test_the_constant_schedule_is_constant():
-    options = TrainingOptions(steps=20, lr=0.4, schedule="constant")
-    assert {learning_rate(options, step) for step in range(20)} == {0.4}
-
-
-def test_each_phase_has_the_schedule_and_the_ramp_to_itself():
-    options, half = (
-        TrainingOptions(steps=100, lr=0.2, warmup_steps=2),
-        TrainingOptions(steps=50, lr=0.2, warmup_steps=2),
-    )
-    for of in (learning_rate, adaptation_weight):
-        one = [of(half, step) for step in range(50)]
-        assert [of(options, step, (0.5,)) for step in range(100)] == one + one
-
-
-def test_a_phase_begins_once_and_without_the_momentum_of_the_one_before(train_toy, tmp_path, monkeypatch):
-    forgotten = []
-
-    def forget(self):
-        original(self)
-        buffers = [state["momentum_buffer"] for state in self.optimiser.state.values()]
-        forgotten.append((self.stream.step, any(buffer.any() for buffer in buffers)))
-        assert self.rates[6:].tolist() == self.rates[:6].tolist(), "and with the rates that the first began with"
-
-    original = TrainingStep._forget
-    monkeypatch.setattr(TrainingStep, "_forget", forget)
-    train_toy(tmp_path / "run", "adda", settings={"method.discriminator_width": 16})
-    assert forgotten == [(6, False)]
-
-
-def test_a_warm_up_that_a_phase_would_not_see_the_end_of_is_refused(train_toy, tmp_path):
-    settings = {"method.discriminator_width": 16, "training.warmup_steps": 6}
-    with pytest.raises(AfieldError, match=r"warmup_steps \(6\) must be smaller than any of the method's 2 phases"):
-        train_toy(tmp_path / "run", "adda", 12, settings=settings)
-    assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize("shares", [(0.0,), (0.5, 0.5), (0.7, 0.3), (0.5, 1.0)])
-def test_phases_begin_one_after_the_other_within_training(shares):
-    from afield.methods.registry import register_method
-
-    with pytest.raises(ValueError, match="ascending shares between 0 and 1"):
-        register_method("backwards", summary="a test", reference="none")(type("B", (Baseline,), {"phases": shares}))
-
-
-def test_adaptation_weights_follow_danns_ramp():
-    options = TrainingOptions(steps=100)
-    assert adaptation_weight(options, 0) == 0
-    assert adaptation_weight(options, 50) == pytest.approx(math.tanh(2.5))
-    assert adaptation_weight(options, 100) == pytest.approx(0.9999092, abs=1e-7)
-    assert {adaptation_weight(TrainingOptions(steps=9, ramp="constant"), step) for step in range(9)} == {1.0}
 
 
 @pytest.mark.parametrize("ramp", ["dann", "constant"])
@@ -377,77 +306,3 @@ def test_a_run_of_another_device_does_not_resume_here(train_toy, tmp_path):
     save_checkpoint(run.checkpoint, checkpoint)
     with pytest.raises(AfieldError, match=r"cannot resume .* on cpu: it was begun on cuda"):
         train_toy(tmp_path / "run", resume=True)
-
-
-def test_a_method_of_two_phases_changes_at_its_share_of_training_and_so_does_a_resumed_run(
-    train_toy, tmp_path, monkeypatch
-):
-    from afield.methods import registry
-
-    class TwoPhases(Baseline):
-        phases = (0.5, 0.75)
-
-        def losses_of(self, F, batch):
-            loss = super().losses_of(F, batch)["classification"]
-            extra = {"late": loss.detach() * 0 + 1} if self.phase == 2 else {}
-            return {"classification": loss, "phase": loss.detach() * 0 + self.phase, **extra}
-
-    before = dict(registry._methods)
-    registry.register_method("two-phases", summary="a test", reference="none")(TwoPhases)
-    try:
-        settings = {"training.evaluate_every": 1, "training.checkpoint_every": 7}
-        run = train_toy(tmp_path / "run", "two-phases", steps=12, settings=settings)
-        seen = [line["losses"]["phase"] for line in evaluations(run.records)]
-        assert seen == [0] * 6 + [1] * 3 + [2] * 3
-        full = run.records[0]["config"]["training"]["lr"]
-        highest = [line["step"] for line in evaluations(run.records) if line["lr"] == full]
-        none = [line["step"] for line in evaluations(run.records) if line["adaptation_weight"] == 0]
-        assert highest == none == [1, 7, 10], "each phase begins at the full rate, with nothing of what is ramped"
-        loop_step = Loop._train_step
-
-        def killed(loop):
-            if loop.step == 8:
-                raise KeyboardInterrupt
-            loop_step(loop)
-
-        monkeypatch.setattr(Loop, "_train_step", killed)
-        with pytest.raises(KeyboardInterrupt):
-            train_toy(tmp_path / "killed", "two-phases", steps=12, settings=settings)
-        monkeypatch.setattr(Loop, "_train_step", loop_step)
-        resumed = train_toy(tmp_path / "killed", "two-phases", steps=12, settings=settings, resume=True)
-        assert [line["losses"]["phase"] for line in evaluations(resumed.records)] == seen
-    finally:
-        registry._methods.clear()
-        registry._methods.update(before)
-
-
-def test_losses_that_begin_between_two_evaluations_are_averaged_over_their_own_steps(train_toy, tmp_path):
-    run = train_toy(tmp_path / "run", "adda", steps=12, settings={"training.evaluate_every": 8})
-    first, second = evaluations(run.records)
-    assert first["losses"].keys() == second["losses"].keys() == {"discriminator", "encoder"}
-    # Of an undecided discriminator on sources and target; two steps of eight, not two eighths of it.
-    assert first["losses"]["discriminator"] == pytest.approx(second["losses"]["discriminator"], rel=0.3)
-
-
-def test_parameters_that_join_late_are_updated_beside_those_that_were_there(train_toy, tmp_path):
-    from afield.methods import registry
-
-    class Late(Baseline):
-        phases = (0.5,)
-
-        def __init__(self, shape, options):
-            super().__init__(shape, options)
-            self.late = torch.nn.Parameter(torch.ones(3))
-
-        def losses_of(self, F, batch):
-            joined = {"late": self.late.square().sum()} if self.phase else {}
-            return super().losses_of(F, batch) | joined
-
-    before = dict(registry._methods)
-    registry.register_method("late", summary="a test", reference="none")(Late)
-    try:
-        run = train_toy(tmp_path / "run", "late", steps=6)
-        assert load_checkpoint(run.checkpoint).state["model"]["late"].max() < 1
-    finally:
-        registry._methods.clear()
-        registry._methods.update(before)

@@ -44,7 +44,7 @@ class Table:
     """The targets, each with the name it is shown by: a star marks one that afield rendered."""
     rows: list[Row]
     notes: list[str]
-    averaged: bool = True
+    averaged: bool
     """Whether an average is of more than one target."""
 
     def row(self, name: str) -> Row:

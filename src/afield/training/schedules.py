@@ -31,16 +31,16 @@ def check_warmup(options: TrainingOptions, phases: Sequence[float]) -> None:
         )
 
 
-def within_phase(options: TrainingOptions, step: int, phases: Sequence[float]) -> tuple[int, int]:
-    """How many steps of its phase were before this one, and how many the phase has."""
+def within_phase(options: TrainingOptions, step: int, phases: Sequence[float]) -> tuple[int, int, int]:
+    """Which phase a step is in, how many of the phase's steps were before it, and how many the phase has."""
     starts = phase_starts(options, phases)
     phase = bisect_right(starts, step) - 1
-    return step - starts[phase], [*starts, options.steps][phase + 1] - starts[phase]
+    return phase, step - starts[phase], [*starts, options.steps][phase + 1] - starts[phase]
 
 
 def learning_rate(options: TrainingOptions, step: int, phases: Sequence[float] = ()) -> float:
     """The rate of step 0, 1, ..., steps - 1: a linear warm-up, then constant or half a cosine down to 0."""
-    done, steps = within_phase(options, step, phases)
+    _, done, steps = within_phase(options, step, phases)
     if done < options.warmup_steps:
         return options.lr * (done + 1) / options.warmup_steps
     if options.schedule == "constant":
@@ -53,5 +53,5 @@ def adaptation_weight(options: TrainingOptions, step: int, phases: Sequence[floa
     """What the ramped losses are multiplied by: 2 / (1 + exp(-10 p)) - 1 with p the share of the phase done."""
     if options.ramp == "constant":
         return 1.0
-    done, steps = within_phase(options, step, phases)
+    _, done, steps = within_phase(options, step, phases)
     return 2 / (1 + math.exp(-10 * done / steps)) - 1

@@ -6,7 +6,6 @@ recorded once on a GPU and replayed without the host; or `compiled`, where torch
 the losses and a GPU then records the result as a graph.
 """
 
-from bisect import bisect_right
 from typing import Any
 
 import torch
@@ -17,7 +16,7 @@ from torch.nn.utils import clip_grad_norm_
 from afield.batches import BatchStream
 from afield.methods import Losses, Method
 from afield.training.options import TrainingOptions
-from afield.training.schedules import adaptation_weight, check_warmup, learning_rate, phase_starts
+from afield.training.schedules import adaptation_weight, check_warmup, learning_rate, within_phase
 
 # Real steps, run eagerly: libraries choose their kernels and the optimiser makes its state before a graph is recorded.
 STEPS_BEFORE_RECORDING = 3
@@ -41,7 +40,6 @@ class TrainingStep:
         if kind == "compiled":
             compile_losses(method)
         check_warmup(options, method.phases)
-        self.starts = phase_starts(options, method.phases)
         rates = [
             [of(options, s, method.phases) for of in (learning_rate, adaptation_weight)] for s in range(options.steps)
         ]
@@ -70,10 +68,10 @@ class TrainingStep:
 
     def __call__(self) -> None:
         """Take one step. The losses are then in `losses`, until the next one."""
-        phase = bisect_right(self.starts, self.stream.step) - 1
+        phase, done, _ = within_phase(self.options, self.stream.step, self.method.phases)
         if phase != self.method.phase:
             self.method.phase, self.graph, self.calls = phase, None, 0
-            if self.stream.step == self.starts[phase]:  # it begins, and is not gone on with
+            if not done:  # it begins, and is not gone on with
                 self._forget()
         self.stream.prepare()
         if self.recorded and self.graph is None and self.calls == STEPS_BEFORE_RECORDING:
