@@ -12,9 +12,9 @@ from collections import defaultdict
 from pathlib import Path
 from statistics import fmean
 
-from afield.bench.figures import of_plan, runs_at
-from afield.bench.plan import read_plan_file
+from afield.config.plan import read_plan_file
 from afield.errors import AfieldError
+from afield.results.figures import of_plan, runs_at
 
 
 def table(workers: int, records: Path, plans: list[Path]) -> str:

@@ -22,12 +22,12 @@ from statistics import fmean
 
 import tomli_w
 
-from afield.bench.plan import Row as PlanRow
-from afield.bench.plan import make_job, plan_rows, read_plan_file
-from afield.bench.protocols import find_protocol
+from afield.config.plan import Row as PlanRow
+from afield.config.plan import make_job, plan_rows, read_plan_file
+from afield.config.protocols import find_protocol
 from afield.errors import AfieldError
-from afield.records import Record, evaluations, read_runs
-from afield.selection import information_score, select, source_score, target_score
+from afield.results.records import Record, evaluations, read_runs
+from afield.results.selection import information_score, select, source_score, target_score
 
 
 @dataclass(frozen=True)

@@ -21,11 +21,13 @@ import torch
 from lightning.fabric import Fabric
 
 from afield import list_methods
-from afield.batches import BatchStream, Preprocessing
-from afield.catalogue import create_method
-from afield.domains import Augmentation, Domain, DomainSet, Split, make_task
+from afield.config.catalogue import create_method
+from afield.config.training import TrainingOptions
+from afield.data.batches import BatchStream
+from afield.data.domain import Domain, DomainSet, Split
+from afield.data.preprocessing import Preprocessing
+from afield.data.task import make_task
 from afield.training.loop import PRECISIONS, best_device
-from afield.training.options import TrainingOptions
 from afield.training.step import TrainingStep
 
 REPEATS = 5
@@ -55,12 +57,10 @@ def noise_domains(size: int, count: int = 4000) -> DomainSet:
     rng = np.random.default_rng(0)
 
     def split(n: int) -> Split:
-        return Split(rng.integers(0, 256, (n, size, size, 3), dtype=np.uint8), rng.integers(0, 10, n))
+        return Split.of_array(rng.integers(0, 256, (n, size, size, 3), dtype=np.uint8), rng.integers(0, 10, n))
 
     classes = tuple(map(str, range(10)))
-    return DomainSet(
-        "noise", classes, {n: Domain(n, split(count), split(1), "noise") for n in DOMAINS}, Augmentation(2)
-    )
+    return DomainSet("noise", classes, {n: Domain(n, split(count), split(1), "noise") for n in DOMAINS})
 
 
 def make_step(method: str, way: str, data: DomainSet, arguments: argparse.Namespace) -> TrainingStep:
@@ -138,7 +138,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=64, help="images a domain")
     parser.add_argument("--size", type=int, default=32, help="of an image")
     parser.add_argument("--width", type=int, default=64, help="of the digit network")
-    parser.add_argument("--pool", default="pool2")
+    parser.add_argument("--pool", default="average2x2")
     parser.add_argument("--steps", type=int, default=500 if on_gpu else 5, help="of one repeat")
     parser.add_argument("--kernels", type=int, default=0, help="so many of a GPU's kernels that take longest")
     parser.add_argument("--json", type=Path, help="append the rows to this file")

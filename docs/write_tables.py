@@ -30,7 +30,7 @@ def output_of(command: str) -> str:
                 sys.argv = arguments
                 runpy.run_path(arguments[0], run_name="__main__")
             else:
-                from afield.cli import main
+                from afield.app.cli import main
 
                 sys.argv = [program, *arguments]
                 main()

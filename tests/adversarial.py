@@ -2,8 +2,8 @@
 
 import torch
 
-from afield.batches import Batch
-from afield.catalogue import create_method
+from afield.config.catalogue import create_method
+from afield.data.batches import Batch
 
 SOURCES, PER_DOMAIN, CLASSES = 3, 4, 3
 

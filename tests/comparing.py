@@ -2,7 +2,7 @@
 
 import torch
 
-from afield.batches import Batch
+from afield.data.batches import Batch
 
 
 def same(actual, expected):

@@ -17,8 +17,9 @@ import torch
 from hypothesis import settings as hypothesis_settings
 
 import afield
-from afield.domains import Augmentation, Domain, DomainSet, Split, register_data
-from afield.domains import registry as data_registry
+from afield.data import registry as data_registry
+from afield.data.domain import Domain, DomainSet, Split
+from afield.data.registry import register_data
 from digit5_files import fill
 
 torch.set_num_threads(1)
@@ -43,7 +44,7 @@ def toy_data() -> DomainSet:
     for number, (name, ground) in enumerate(GROUNDS.items()):
         train, test = (_draw(count, ground, 5 * number, rng) for count in (24 + 3 * number, 15 + number))
         domains[name] = Domain(name, train, test, "rendered")
-    return DomainSet("toy", CLASSES, domains, Augmentation(shift=1))
+    return DomainSet("toy", CLASSES, domains, preset="toy")
 
 
 def _draw(count: int, ground: tuple[int, int, int], noise: int, rng: np.random.Generator) -> Split:
@@ -54,7 +55,7 @@ def _draw(count: int, ground: tuple[int, int, int], noise: int, rng: np.random.G
         top, left = rng.integers(0, 17 - height), rng.integers(0, 17 - width)
         image[top : top + height, left : left + width] = rng.integers(0, 256, 3)
     images += rng.normal(0, noise, images.shape)
-    return Split(images.clip(0, 255).astype(np.uint8), labels.astype(np.int64))
+    return Split.of_array(images.clip(0, 255).astype(np.uint8), labels.astype(np.int64))
 
 
 def run_toy(out, method="far", steps=12, *, task="uda", target="night", settings=None, **others):

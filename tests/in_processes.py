@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from afield.config import resolve
-from afield.run import opened
+from afield.config.layers import resolve
+from afield.data.registry import load_data
+from afield.training.assemble import opened
 from test_resume import Killed, kill_before_step
 
 
@@ -15,7 +16,7 @@ def train(fabric, config, out, resume=False, killed_before=None):
     with pytest.MonkeyPatch.context() as patch:
         kill_before_step(patch, killed_before)
         try:
-            with opened(config, Path(out), resume=resume, progress=False, fabric=fabric) as loop:
+            with opened(config, load_data(config.data.name), Path(out), resume=resume, progress=False, fabric=fabric) as loop:
                 loop.run()
                 return {name: value.clone() for name, value in loop.method.state_dict().items()}
         except Killed:

@@ -15,17 +15,16 @@ import torch
 from rich.console import Console
 
 from afield import AfieldError
+from afield.app.cli import main
 from afield.bench import crew, worker
-from afield.bench.crew import work_in_processes
-from afield.bench.engine import run_bench
+from afield.bench.engines import work_in_processes
 from afield.bench.folder import BenchFolder, open_folder
-from afield.bench.plan import read_plan
 from afield.bench.progress import BenchProgress
-from afield.bench.protocols import Protocol, protocols
-from afield.bench.table import make_table
+from afield.bench.run import read_plan, run_bench
 from afield.bench.worker import Failed
-from afield.cli import main
-from afield.records import read_records, read_runs, rewrite_records
+from afield.config.protocols import Protocol, protocols
+from afield.results.records import read_records, read_runs, rewrite_records
+from afield.results.table import make_table
 from afield.training import loop
 from conftest import SMALL
 from serve_or_die import serve_or_die
@@ -128,7 +127,7 @@ def test_two_plans_share_a_folder_and_what_they_have_in_common(bench, trained):
     assert recorded()["control", "dusk", 1][0]["config"]["method"]["align_weight"] == 0.0
     bench(methods=["baseline"], seeds=[0], settings={"training.steps": 5})
     assert trained[12:] == [("baseline", "dusk", 0), ("baseline", "night", 0)], "with other settings it is another run"
-    bench(methods=["baseline"], seeds=[0], settings={"training.checkpoint_every": 7, "training.step": "eager"})
+    bench(methods=["baseline"], seeds=[0], settings={"training.checkpoint_every": 7, "training.execution": "eager"})
     assert len(trained) == 14, "how often a run is saved does not make it another"
 
 

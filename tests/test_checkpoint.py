@@ -16,10 +16,10 @@ from torch import nn
 
 import afield
 from afield import AfieldError
-from afield.config import resolve
-from afield.domains import registry as data_registry
-from afield.inference import UnreadableImageError, as_images, read_image
-from afield.run import build_method
+from afield.app.model import UnreadableImageError, as_images, read_image
+from afield.config.layers import resolve
+from afield.data import registry as data_registry
+from afield.methods.create import method_of
 from afield.training import checkpoint as file_format
 from afield.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 
@@ -211,7 +211,7 @@ def test_a_save_that_fails_leaves_the_old_file(run, tmp_path, monkeypatch):
 
 def test_a_loaded_model_computes_what_the_trained_method_does(run, model, toy):
     stored = load_checkpoint(run.checkpoint)
-    method = build_method(resolve(stored.config), 16, 3, 3)
+    method = method_of(resolve(stored.config), 16, 3, 3)
     method.load_state_dict(stored.state["model"])
     images = torch.from_numpy(toy["night"].test.images).permute(0, 3, 1, 2)
     assert method.experts is not None

@@ -16,9 +16,9 @@ import pytest
 from PIL import Image
 
 import afield
-from afield.demo import picture, run_demo
-from afield.domains import load_data
-from afield.training import load_checkpoint
+from afield.app.demo import picture, run_demo
+from afield.data.registry import load_data
+from afield.training.checkpoint import load_checkpoint
 
 COMMAND = Path(sys.executable).parent / "afield"
 TINY = {"network.width": 8, "training.batch_size": 4, "training.evaluate_every": 3}

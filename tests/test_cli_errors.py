@@ -14,7 +14,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 import afield
-from afield.cli import main
+from afield.app.cli import main
 from afield.methods import Method, register_method
 from afield.methods import registry as method_registry
 

@@ -5,17 +5,17 @@ import tomllib
 
 import pytest
 import tomli_w
+from afield.training.run import config_layers, read_run
 from hypothesis import given
 from hypothesis import strategies as st
 
 from afield import AfieldError, list_methods
-from afield.catalogue import create_method, find_entry
-from afield.config import completed, merge, parse_assignment, read_config, resolve
+from afield.config.catalogue import create_method, find_entry
+from afield.config.layers import completed, merge, parse_assignment, read_config, resolve
 from afield.methods import Method, register_method
 from afield.methods import registry as method_registry
-from afield.records import append_record, evaluations, read_records, rewrite_records
-from afield.run import config_layers, read_run
-from afield.selection import select
+from afield.results.records import append_record, evaluations, read_records, rewrite_records
+from afield.results.selection import select
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_later_layers_outrank_earlier_ones(tmp_path):
     named = {"training": {"steps": 6, "seed": 6}, "method": {"name": None}}
     config = resolve(*config_layers(file, named, {"training.seed": 8}))
     assert config.method_name == "far-paper", "an argument that is not given does not count"
-    assert (config.network.pool, config.network.width) == ("pool", 40), "method preset, file, then data preset"
+    assert (config.network.pool, config.network.width) == ("average", 40), "method preset, file, then data preset"
     assert (config.training.lr, config.training.steps, config.training.seed) == (5.0, 6, 8)
 
 
@@ -132,7 +132,7 @@ def test_a_stored_config_with_another_method_on_top_is_that_method(old, new):
     others = {"training": {"lr": 0.1}, "task": {"target": "uci"}}
     stored = resolve({"method": {"name": old}, **others}).as_dict()
     assert resolve(stored, {"method": {"name": new}}) == resolve({"method": {"name": new}, **others})
-    flat = resolve(stored, {"method": {"name": new}}, {"network": {"pool": "flatten"}})
+    flat = resolve(stored, {"method": {"name": new}}, {"network": {"average": "flatten"}})
     assert flat.network.pool == "flatten", "what is said on top counts"
 
 

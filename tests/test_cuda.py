@@ -4,8 +4,9 @@ import pytest
 import torch
 
 import afield
-from afield.batches import BatchStream, Preprocessing
-from afield.domains import make_task
+from afield.data.batches import BatchStream
+from afield.data.preprocessing import Preprocessing
+from afield.data.task import make_task
 
 if not torch.cuda.is_available():
     pytest.skip("needs a CUDA device", allow_module_level=True)

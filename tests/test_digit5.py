@@ -8,16 +8,17 @@ import pytest
 import torch
 from PIL import Image
 
-from afield.bench.plan import read_plan
-from afield.config import resolve
-from afield.domains import Augmentation, digit5, load_data, register_data
-from afield.domains import domain as domain_module
-from afield.domains import registry as data_registry
-from afield.domains.digit5 import rendered
-from afield.domains.digit5.load import SIZES, draw
-from afield.domains.digits.glyphs import draw_outlined
+from afield.bench.run import read_plan
+from afield.config.layers import resolve
+from afield.data import digit5
+from afield.data import domain as domain_module
+from afield.data import registry as data_registry
+from afield.data.digit5 import rendered
+from afield.data.digit5.load import SIZES, draw
+from afield.data.digits.glyphs import draw_outlined
+from afield.data.registry import load_data, register_data
 from afield.errors import AfieldError
-from afield.run import make_header
+from afield.training.assemble import make_header
 from digit5_files import (
     ORDER,
     SMALL,
@@ -47,7 +48,7 @@ def test_domains_in_their_order(digit5_folder):
     assert list(data.domains) == ORDER
     assert [domain.name for domain in data.domains.values()] == ORDER
     assert data.classes == tuple("0123456789")
-    assert (data.image_size, data.augmentation) == (32, Augmentation(shift=2, flip=False))
+    assert (data.image_size, data.preset) == (32, "digit5")
     assert SIZES == {"train": 25_000, "test": 9_000}
     for seed, name in enumerate(ORDER[:4]):
         assert_holds(data[name], parts(seed))

@@ -10,9 +10,9 @@ import pytest
 from PIL import Image
 from scipy.io import savemat
 
-from afield import cli
-from afield.domains import digit5
-from afield.domains import registry as data_registry
+from afield.app import cli
+from afield.data import digit5
+from afield.data import registry as data_registry
 from digit5_files import (
     ORDER,
     SMALL,

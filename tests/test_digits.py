@@ -5,14 +5,14 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from afield.domains.cache import load_or_build
-from afield.domains.contact_sheet import contact_sheet
-from afield.domains.digits import digits, sources
-from afield.domains.digits.build import halves, pick_per_class, random_streams
-from afield.domains.digits.patches import crop, divide, spread
-from afield.domains.digits.render import font_digits, on_photographs, pad
-from afield.domains.digits.street import street_numbers
-from afield.domains.domain import Augmentation, Domain, DomainSet, Split
+from afield.data.cache import load_or_build
+from afield.data.contact_sheet import contact_sheet
+from afield.data.digits import digits, sources
+from afield.data.digits.build import halves, pick_per_class, random_streams
+from afield.data.digits.patches import crop, divide, spread
+from afield.data.digits.render import font_digits, on_photographs, pad
+from afield.data.digits.street import street_numbers
+from afield.data.domain import Domain, DomainSet, Split
 
 ORDER = ["mnist", "photo", "uci", "fonts", "street"]
 
@@ -37,7 +37,7 @@ def hashes(images):
 def test_domains_and_their_sizes(data):
     assert list(data.domains) == ORDER
     assert data.classes == tuple("0123456789")
-    assert data.augmentation == Augmentation(shift=2, flip=False)
+    assert data.preset == "digits"
     assert data.image_size == 32
     for name, domain in data.domains.items():
         assert domain.name == name
@@ -209,6 +209,6 @@ def test_contact_sheet_has_one_row_a_domain(data):
 
 def test_contact_sheet_of_other_data():
     images = np.zeros((5, 48, 48, 3), np.uint8)
-    split = Split(images, np.array([0, 0, 1, 1, 2]))
-    data = DomainSet("shapes", ("a", "b", "c"), {"one": Domain("one", split, split, "rendered")}, Augmentation())
+    split = Split.of_array(images, np.array([0, 0, 1, 1, 2]))
+    data = DomainSet("shapes", ("a", "b", "c"), {"one": Domain("one", split, split, "rendered")})
     assert contact_sheet(data, per_domain=4).height == 64 + 32

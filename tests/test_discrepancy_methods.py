@@ -10,8 +10,9 @@ from sklearn.datasets import make_moons
 from torch import nn, tensor
 from torch.nn.functional import cross_entropy
 
-from afield.batches import Batch
-from afield.catalogue import create_method
+from afield.config.catalogue import create_method
+from afield.config.training import TrainingOptions
+from afield.data.batches import Batch
 from afield.losses import (
     ClassifierDiscrepancy,
     RawMomentDistance,
@@ -20,7 +21,6 @@ from afield.losses import (
     raw_moment_distance,
 )
 from afield.networks import mean_prediction
-from afield.training import TrainingOptions
 from afield.training.schedules import adaptation_weight, learning_rate
 from comparing import same
 from test_resume import DROPOUT, Killed, assert_equal_runs, kill_before_step

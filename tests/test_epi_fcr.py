@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from afield.batches import Batch
+from afield.data.batches import Batch
 from comparing import same
 from generalizing import LABEL_NETWORK, SOURCES, build, make_batch, reached
 

@@ -2,8 +2,8 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from afield.batches import Batch
-from afield.catalogue import create_method, find_entry, list_methods
+from afield.config.catalogue import create_method, find_entry, list_methods
+from afield.data.batches import Batch
 from afield.losses import (
     class_imbalance,
     dual_ranking_entropy,
@@ -190,7 +190,7 @@ def test_the_papers_preset_sets_every_option_to_the_papers():
         "experts_shape_backbone": True,
     }
     fixed = find_entry("far-paper").fixed
-    assert (fixed["training"], fixed["network"]) == ({"ramp": "constant"}, {"pool": "pool"})
+    assert (fixed["training"], fixed["network"]) == ({"ramp": "constant"}, {"average": "average"})
 
 
 def test_experts_are_dropped_without_changing_predictions():

@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from afield.batches import Batch
+from afield.data.batches import Batch
+from afield.data.strong_views import strong_view
 from afield.methods import far_plus
-from afield.strong_views import strong_view
 from test_far import PER_DOMAIN, SOURCES, build, by_hand, classify, make_batch
 
 LABELLED = SOURCES * PER_DOMAIN

@@ -3,7 +3,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from afield.catalogue import create_method
+from afield.config.catalogue import create_method
+from afield.config.network import NetworkOptions
 from afield.networks import (
     ChannelGate,
     Classifier,
@@ -11,7 +12,6 @@ from afield.networks import (
     Experts,
     Gate,
     GatedSelection,
-    NetworkOptions,
     Pool,
     SpatialGate,
     classify_all,
@@ -193,7 +193,7 @@ def test_gradients_are_finite_on_a_map_of_zeros(shape, kind, seed):
     assert all(p.grad.isfinite().all() for p in selection.parameters())
 
 
-@pytest.mark.parametrize("kind", ["pool", "pool2", "flatten"])
+@pytest.mark.parametrize("kind", ["average", "average2x2", "flatten"])
 @quick
 @given(st.tuples(st.integers(1, 3), st.integers(1, 6), st.integers(2, 9), st.integers(2, 9)), seeds)
 def test_pooling_is_linear_and_gives_the_width_it_says(kind, shape, seed):
@@ -206,7 +206,7 @@ def test_pooling_is_linear_and_gives_the_width_it_says(kind, shape, seed):
 
 def test_pooling_averages_over_everything_over_quadrants_or_not_at_all():
     features = random_map(2, 16, 8, 8)
-    pool, pool2, flatten = (Pool(kind, (16, 8, 8)) for kind in ("pool", "pool2", "flatten"))
+    pool, pool2, flatten = (Pool(kind, (16, 8, 8)) for kind in ("average", "average2x2", "flatten"))
     assert (pool.width, pool2.width, flatten.width) == (16, 16 * 4, 16 * 64)
     torch.testing.assert_close(pool(features), features.mean(dim=(2, 3)))
     quadrants = features.reshape(2, 16, 2, 4, 2, 4).mean(dim=(3, 5))
@@ -303,7 +303,7 @@ def test_small_layers_stay_in_float32_under_autocast():
 @pytest.mark.parametrize("kind", ["both", "channel", "spatial"])
 @pytest.mark.parametrize(
     ("grid", "shape"),
-    [("pool", (16, 8, 8)), ("pool2", (16, 8, 8)), ("pool2", (16, 7, 5)), ("flatten", (16, 3, 4))],
+    [("average", (16, 8, 8)), ("average2x2", (16, 8, 8)), ("average2x2", (16, 7, 5)), ("flatten", (16, 3, 4))],
 )
 def test_pooled_parts_are_those_of_the_maps_and_so_are_their_gradients(grid, shape, kind, normalised):
     torch.manual_seed(0)

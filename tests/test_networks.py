@@ -2,10 +2,11 @@ import pytest
 import timm
 import torch
 
-from afield.batches import Batch
-from afield.catalogue import create_method
+from afield.config.catalogue import create_method
+from afield.config.network import NetworkOptions
+from afield.data.batches import Batch
 from afield.errors import AfieldError
-from afield.networks import NetworkOptions, Pool, build_backbone, map_shape, normalisation
+from afield.networks import Pool, build_backbone, map_shape, normalisation
 
 SMALL = {"width": 8}
 
@@ -77,14 +78,14 @@ def test_far_adds_the_parameters_to_resnet18_that_the_paper_states():
     assert 0.33e6 < added < 0.35e6
 
 
-@pytest.mark.parametrize("pool", ["pool", "pool2", "flatten"])
+@pytest.mark.parametrize("average", ["average", "average2x2", "flatten"])
 @pytest.mark.parametrize("hidden", [[], [7], [7, 6]])
 def test_heads_of_every_kind_learn_and_predict(pool, hidden):
     torch.manual_seed(0)
-    network = {**SMALL, "pool": pool, "hidden": hidden, "dropout": 0.3 if hidden else 0.0}
+    network = {**SMALL, "average": pool, "hidden": hidden, "dropout": 0.3 if hidden else 0.0}
     method = create_method("far", num_classes=5, num_sources=2, network=network)
     linears = [layer for layer in method.classifier if isinstance(layer, torch.nn.Linear)]
-    inputs = 16 * {"pool": 1, "pool2": 4, "flatten": 64}[pool]
+    inputs = 16 * {"average": 1, "average2x2": 4, "flatten": 64}[pool]
     assert [layer.in_features for layer in linears] == [inputs, *hidden]
     assert [layer.out_features for layer in linears] == [*hidden, 5]
     assert method.experts.weight.shape[1] == inputs
@@ -164,9 +165,9 @@ def test_the_baseline_is_content_with_one_source():
 
 
 def test_a_grid_finer_than_the_map_does_not_copy_its_cells():
-    assert Pool("pool2", (5, 1, 1)).width == 5
-    assert Pool("pool2", (5, 1, 3)).width == 10
-    assert Pool("pool2", (5, 1, 3))(torch.ones(2, 5, 1, 3)).shape == (2, 10)
+    assert Pool("average2x2", (5, 1, 1)).width == 5
+    assert Pool("average2x2", (5, 1, 3)).width == 10
+    assert Pool("average2x2", (5, 1, 3))(torch.ones(2, 5, 1, 3)).shape == (2, 10)
 
 
 def test_images_are_normalised_as_the_backbone_was_trained():

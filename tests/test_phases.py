@@ -6,10 +6,11 @@ import pytest
 import torch
 
 from afield import AfieldError
+from afield.config.training import TrainingOptions
 from afield.methods import registry
 from afield.methods.baseline import Baseline
-from afield.records import evaluations
-from afield.training import TrainingOptions, load_checkpoint
+from afield.results.records import evaluations
+from afield.training.checkpoint import load_checkpoint
 from afield.training.schedules import adaptation_weight, learning_rate
 from afield.training.step import TrainingStep
 from test_resume import Killed, kill_before_step

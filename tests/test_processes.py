@@ -6,11 +6,13 @@ import pytest
 import torch
 
 import afield
-from afield.batches import BatchStream, Preprocessing
-from afield.config import resolve
-from afield.domains import make_task
-from afield.run import read_run
-from afield.training import load_checkpoint, make_fabric
+from afield.config.layers import resolve
+from afield.data.batches import BatchStream
+from afield.data.preprocessing import Preprocessing
+from afield.data.task import make_task
+from afield.results.run import read_run
+from afield.training.checkpoint import load_checkpoint
+from afield.training.loop import make_fabric
 from in_processes import unbroken_killed_and_resumed
 from test_resume import assert_equal_runs
 

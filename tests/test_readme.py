@@ -12,9 +12,10 @@ from types import ModuleType
 import pytest
 
 import afield
-from afield.bench.plan import identity_of_record, plan_jobs, read_plan, read_plan_file
+from afield.bench.run import read_plan
+from afield.config.plan import identity_of_record, plan_jobs, read_plan_file
 from afield.methods import registry
-from afield.records import read_runs
+from afield.results.records import read_runs
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text("utf-8")

@@ -11,8 +11,10 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from afield import AfieldError
-from afield.records import evaluations, read_records
-from afield.training import Loop, checkpoint, load_checkpoint, loop
+from afield.results.records import evaluations, read_records
+from afield.training import checkpoint, loop
+from afield.training.checkpoint import load_checkpoint
+from afield.training.loop import Loop
 
 DROPOUT = {"network.hidden": [16], "network.dropout": 0.5}
 
@@ -146,7 +148,7 @@ SCRIPT = """
 import os, random, signal, sys, threading
 sys.path.insert(0, sys.argv[1])
 from conftest import register_data, run_toy, toy_data
-from afield.training import Loop
+from afield.training.loop import Loop
 
 def kill():
     os.kill(os.getpid(), signal.SIGKILL)

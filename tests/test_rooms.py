@@ -152,12 +152,12 @@ def test_a_method_file_says_what_it_is(file):
 
 def test_imports_are_found_wherever_they_stand():
     source = """
-import afield.run as r
-from afield import config
+import afield.training.run as r
+from afield.config import layers as config
 from . import gates
 from ..losses.moments import moment_distance
 if TYPE_CHECKING:
-    from afield.cli import app
+    from afield.app.cli import app
 def late():
     import torch.nn, os
 """

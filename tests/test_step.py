@@ -4,14 +4,19 @@ import pytest
 import torch
 
 from afield import list_methods
-from afield.records import evaluations
+from afield.results.records import evaluations
 
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 
 def losses_of_20_steps(train_toy, folder, method, way, device):
     # A small rate: rounding differs between the ways, and a large one makes chaos of it.
-    settings = {"training.step": way, "training.device": device, "training.evaluate_every": 1, "training.lr": 0.005}
+    settings = {
+        "training.execution": way,
+        "training.device": device,
+        "training.evaluate_every": 1,
+        "training.lr": 0.005,
+    }
     run = train_toy(folder / way, method, steps=20, settings=settings)
     return [value for record in evaluations(run.records) for value in record["losses"].values()]
 
@@ -42,7 +47,12 @@ def test_a_recorded_run_killed_and_resumed_goes_on(train_toy, tmp_path, monkeypa
     from afield.training.loop import Loop
 
     # A small rate, as above.
-    settings = {"training.step": "graph", "training.device": "cuda", "training.evaluate_every": 1, "training.lr": 0.005}
+    settings = {
+        "training.execution": "graph",
+        "training.device": "cuda",
+        "training.evaluate_every": 1,
+        "training.lr": 0.005,
+    }
     unbroken = train_toy(tmp_path / "unbroken", steps=20, settings=settings)
     step = Loop._train_step
 

@@ -12,17 +12,17 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from afield import AfieldError
-from afield.bench.figures import read_figures
-from afield.bench.plan import PlanFile, plan_jobs
-from afield.bench.protocols import find_protocol, protocols, published_figures
-from afield.bench.settings import unusual_settings
-from afield.bench.show import as_markdown, as_text, as_values
-from afield.bench.table import make_table
-from afield.catalogue import list_methods
-from afield.cli import main
-from afield.config import resolve
-from afield.records import rewrite_records
-from afield.selection import HEADLINE_SELECTORS
+from afield.app.cli import main
+from afield.config.catalogue import list_methods
+from afield.config.layers import resolve
+from afield.config.plan import PlanFile, plan_jobs
+from afield.config.protocols import find_protocol, protocols, published_figures
+from afield.results.figures import read_figures
+from afield.results.records import rewrite_records
+from afield.results.selection import HEADLINE_SELECTORS
+from afield.results.settings import unusual_settings
+from afield.results.show import as_markdown, as_text, as_values
+from afield.results.table import make_table
 
 TARGETS = find_protocol("digit5/dassl").targets
 PAPER = [

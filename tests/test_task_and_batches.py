@@ -9,9 +9,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from afield import AfieldError, batches
-from afield.batches import BatchStream, Normalise, Preprocessing, augment, fits
-from afield.domains import Augmentation, Domain, DomainSet, Split, make_task
+from afield import AfieldError
+from afield.data import batches
+from afield.data.batches import BatchStream, augment, fits
+from afield.data.domain import Domain, DomainSet, Split
+from afield.data.normalise import Normalise
+from afield.data.preprocessing import Preprocessing
+from afield.data.task import make_task
 
 CPU = torch.device("cpu")
 PLAIN = Preprocessing(8, (0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
@@ -24,7 +28,7 @@ def numbered(sizes, shift=0):
         labels = np.random.default_rng(number).integers(0, 5, size)
         who = np.stack([np.full(size, number), np.arange(size), labels], axis=1)
         images = np.tile(who[:, None, None], (1, 8, 8, 1)).astype(np.uint8)
-        split = Split(images, labels.astype(np.int64))
+        split = Split.of_array(images, labels.astype(np.int64))
         domains[f"d{number}"] = Domain(f"d{number}", split, split, "rendered")
     return DomainSet("numbered", tuple("abcde"), domains, Augmentation(shift))
 

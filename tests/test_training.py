@@ -11,14 +11,16 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 import afield
 from afield import AfieldError
-from afield.config import resolve
-from afield.domains import registry as data_registry
+from afield.config.layers import resolve
+from afield.data import registry as data_registry
 from afield.methods.baseline import Baseline
-from afield.records import evaluations
-from afield.run import make_plan
-from afield.selection import information_score, select
-from afield.training import Evaluator, Loop, RunFolder, load_checkpoint
-from afield.training.checkpoint import save_checkpoint
+from afield.results.folder import RunFolder
+from afield.results.records import evaluations
+from afield.results.selection import information_score, select
+from afield.training.assemble import make_setup
+from afield.training.checkpoint import load_checkpoint, save_checkpoint
+from afield.training.evaluation import Evaluator
+from afield.training.loop import Loop
 
 METHODS = ("baseline", "baseline-align", "baseline-att-align", "far")
 
@@ -44,7 +46,7 @@ def test_ramped_losses_weigh_nothing_at_the_first_step(train_toy, tmp_path, ramp
 def test_clipping_limits_the_update(toy, tmp_path, clip):
     recipe = {"momentum": 0.0, "weight_decay": 0.0, "lr": 2.0, "clip_norm": clip, "schedule": "constant"}
     layers = {"data": {"name": "toy"}, "task": {"target": "night"}, "network": {"width": 8}, "training": recipe}
-    loop = Loop(make_plan(resolve(layers), toy), RunFolder(tmp_path), shown=False)
+    loop = Loop(make_setup(resolve(layers), toy), RunFolder(tmp_path), shown=False)
     before = torch.cat([p.detach().flatten().clone() for p in loop.method.parameters()])
     loop._train_step()
     moved = (torch.cat([p.detach().flatten() for p in loop.method.parameters()]) - before).norm().item()

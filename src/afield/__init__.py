@@ -9,24 +9,44 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from afield.catalogue import create_method, list_methods
-    from afield.domains import list_data
+    from afield.app.model import Model, load
+    from afield.app.train import train
+    from afield.config.catalogue import list_methods
+    from afield.data.domain import Domain, DomainSet, Split
+    from afield.data.registry import list_data, register_data
     from afield.errors import AfieldError
-    from afield.inference import Model, load
-    from afield.run import Run, train
+    from afield.methods.create import create_method
+    from afield.results.run import Run
 
 __version__ = "0.1.0"
-__all__ = ["AfieldError", "Model", "Run", "create_method", "list_data", "list_methods", "load", "train"]
+__all__ = [
+    "AfieldError",
+    "Domain",
+    "DomainSet",
+    "Model",
+    "Run",
+    "Split",
+    "create_method",
+    "list_data",
+    "list_methods",
+    "load",
+    "register_data",
+    "train",
+]
 
 _HOMES = {
     "AfieldError": "errors",
-    "Model": "inference",
-    "Run": "run",
-    "create_method": "catalogue",
-    "list_data": "domains",
-    "list_methods": "catalogue",
-    "load": "inference",
-    "train": "run",
+    "Domain": "data.domain",
+    "DomainSet": "data.domain",
+    "Model": "app.model",
+    "Run": "results.run",
+    "Split": "data.domain",
+    "create_method": "methods.create",
+    "list_data": "data.registry",
+    "list_methods": "config.catalogue",
+    "load": "app.model",
+    "register_data": "data.registry",
+    "train": "app.train",
 }
 
 

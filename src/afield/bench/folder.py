@@ -8,11 +8,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 
-from afield.bench.plan import Job, identity_of_record
 from afield.bench.worker import Failed
+from afield.config.plan import Job, identity_of_record
 from afield.errors import AfieldError
-from afield.records import Record, append_record, read_records, read_runs, rewrite_records
-from afield.training import RunFolder
+from afield.results.folder import RunFolder
+from afield.results.records import Record, append_record, read_records, read_runs, rewrite_records
 
 
 @contextmanager

@@ -7,10 +7,10 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from rich.text import Text
 
 from afield.bench.folder import BenchFolder
-from afield.bench.plan import Job
+from afield.config.plan import Job
 from afield.errors import AfieldError
-from afield.records import Record, evaluations, read_records
-from afield.training import RunFolder
+from afield.results.folder import RunFolder
+from afield.results.records import Record, evaluations, read_records
 from afield.training.progress import Display, accuracies
 
 

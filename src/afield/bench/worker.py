@@ -11,11 +11,12 @@ from multiprocessing import parent_process
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from afield.bench.plan import Job
+from afield.config.plan import Job
+from afield.data.registry import load_data
 from afield.errors import AfieldError
-from afield.records import Record, read_records
-from afield.run import opened
-from afield.training import RunFolder
+from afield.results.folder import RunFolder
+from afield.results.records import Record, read_records
+from afield.training.assemble import opened
 
 
 @dataclass(frozen=True)
@@ -45,15 +46,15 @@ def attempt(job: Job, folder: Path) -> Outcome:
 
 def train_job(job: Job, folder: Path) -> list[Record]:
     """Go on with a killed run where it can be gone on with; else begin anew."""
-    files = RunFolder(folder)
+    files, data = RunFolder(folder), load_data(job.config.data.name)
     with ExitStack() as stack:
         try:
             resume = files.last.exists()
-            loop = stack.enter_context(opened(job.config, folder, resume=resume, progress=False, place=job.place))
+            loop = stack.enter_context(opened(job.config, data, folder, resume=resume, progress=False, place=job.place))
         except AfieldError:
             if not files.last.exists():
                 raise
-            loop = stack.enter_context(opened(job.config, folder, resume=False, progress=False, place=job.place))
+            loop = stack.enter_context(opened(job.config, data, folder, resume=False, progress=False, place=job.place))
         if not loop.ended:
             loop.run()
     return read_records(files.records)

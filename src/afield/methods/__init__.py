@@ -3,8 +3,9 @@
 from importlib import import_module
 from pkgutil import iter_modules
 
-from afield.methods.method import Inspection, Losses, Method, MethodOptions, Shape
-from afield.methods.registry import Registration, find_method, register_method, registered_methods
+from afield.config.options import MethodOptions
+from afield.methods.method import Inspection, Losses, Method, Shape
+from afield.methods.registry import find_method, register_method, registered_methods
 
 # Every file beside this one may register methods, so that adding a method is adding a file.
 for _module in iter_modules(__path__):
@@ -15,7 +16,6 @@ __all__ = [
     "Losses",
     "Method",
     "MethodOptions",
-    "Registration",
     "Shape",
     "find_method",
     "register_method",

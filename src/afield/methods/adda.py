@@ -25,8 +25,9 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import cross_entropy, softplus
 
-from afield.batches import Batch
-from afield.methods.method import Losses, Method, MethodOptions, Shape
+from afield.config.options import MethodOptions
+from afield.data.batches import Batch
+from afield.methods.method import Losses, Method, Shape
 from afield.methods.registry import register_method
 from afield.networks import Discriminator, classify_aside
 

@@ -9,9 +9,10 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from afield.batches import Batch
+from afield.config.options import MethodOptions
+from afield.data.batches import Batch
 from afield.losses import moment_distance
-from afield.methods.method import Inspection, Losses, Method, MethodOptions, Shape, share
+from afield.methods.method import Inspection, Losses, Method, Shape, share
 from afield.methods.registry import register_method
 from afield.networks import Gate, GatedSelection
 from afield.precision import exact_mean

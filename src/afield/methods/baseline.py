@@ -3,7 +3,7 @@
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from afield.batches import Batch
+from afield.data.batches import Batch
 from afield.methods.method import Losses, Method
 from afield.methods.registry import register_method
 

@@ -16,9 +16,10 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from afield.batches import Batch
+from afield.config.options import MethodOptions
+from afield.data.batches import Batch
 from afield.losses import coral_distance
-from afield.methods.method import Losses, Method, MethodOptions
+from afield.methods.method import Losses, Method
 from afield.methods.registry import register_method
 
 

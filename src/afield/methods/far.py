@@ -24,7 +24,8 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from afield.batches import Batch
+from afield.config.options import MethodOptions
+from afield.data.batches import Batch
 from afield.losses import (
     class_imbalance,
     dual_ranking_entropy,
@@ -34,7 +35,7 @@ from afield.losses import (
     ranking_entropy_plus,
     unranked_entropy,
 )
-from afield.methods.method import Inspection, Losses, Method, MethodOptions, Shape, share
+from afield.methods.method import Inspection, Losses, Method, Shape, share
 from afield.methods.registry import register_method
 from afield.networks import (
     ConvolutionSelection,

@@ -11,11 +11,10 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from afield.batches import Batch
+from afield.data.batches import Batch
 from afield.methods.far import FAR, FAROptions
 from afield.methods.method import Losses
 from afield.methods.registry import register_method
-from afield.strong_views import strong_view
 
 
 class FARPlusOptions(FAROptions):
@@ -39,7 +38,7 @@ class FARPlus(FAR):
 
     def images(self, batch: Batch) -> Tensor:
         """All images, and strong views of the target's."""
-        return torch.cat((batch.images, strong_view(batch.images[batch.num_labelled :])))
+        return torch.cat((batch.images, batch.strong_view(batch.images[batch.num_labelled :])))
 
     def losses_of(self, F: Tensor, batch: Batch) -> Losses:
         """FAR's losses on the images as they are, and cross-entropy of the views against the labels of the images."""

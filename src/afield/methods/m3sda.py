@@ -29,10 +29,11 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from afield.batches import Batch
+from afield.config.options import MethodOptions
+from afield.data.batches import Batch
 from afield.losses import classifier_discrepancy, raw_moment_distance
 from afield.methods.mcd import MCD, MCDOptions
-from afield.methods.method import Losses, Method, MethodOptions, Shape
+from afield.methods.method import Losses, Method, Shape
 from afield.methods.registry import register_method
 from afield.networks import Ensemble, mean_prediction
 

@@ -18,10 +18,11 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from afield.batches import Batch
 from afield.closed_form import solve_meda
+from afield.config.options import MethodOptions
+from afield.data.batches import Batch
 from afield.methods.baseline import Baseline
-from afield.methods.method import Inspection, MethodOptions, Shape
+from afield.methods.method import Inspection, Shape
 from afield.methods.registry import register_method
 
 CHUNK = 500

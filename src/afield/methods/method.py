@@ -5,19 +5,14 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 import torch
-from pydantic import BaseModel, ConfigDict
 from torch import Tensor, nn
 
-from afield.batches import Batch
-from afield.networks import Classifier, NetworkOptions, Pool, build_backbone, map_shape
+from afield.config.network import NetworkOptions
+from afield.config.options import MethodOptions
+from afield.data.batches import Batch
+from afield.networks import Classifier, Pool, build_backbone, map_shape
 
 Losses = dict[str, Tensor]
-
-
-class MethodOptions(BaseModel):
-    """Base of a method's options: typed, strict, and each with a sentence that says what it does."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
 @dataclass(frozen=True)

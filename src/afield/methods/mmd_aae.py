@@ -23,9 +23,10 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss, softplus
 
-from afield.batches import Batch
+from afield.config.options import MethodOptions
+from afield.data.batches import Batch
 from afield.losses import squared_mmd_among
-from afield.methods.method import Losses, Method, MethodOptions, Shape
+from afield.methods.method import Losses, Method, Shape
 from afield.methods.registry import register_method
 from afield.networks import Classifier, Discriminator, classify_aside
 from afield.precision import in_float32

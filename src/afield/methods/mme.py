@@ -17,11 +17,13 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize
 
-from afield.batches import Batch
+from afield.config.network import NetworkOptions
+from afield.config.options import MethodOptions
+from afield.data.batches import Batch
 from afield.losses import entropy
-from afield.methods.method import Losses, Method, MethodOptions, Shape
+from afield.methods.method import Losses, Method, Shape
 from afield.methods.registry import register_method
-from afield.networks import Classifier, NetworkOptions, reverse_gradient
+from afield.networks import Classifier, reverse_gradient
 from afield.precision import in_float32
 
 

@@ -2,31 +2,16 @@
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import PurePath
 from typing import TypeVar
 
+from afield.config.cards import Card, add_card
 from afield.errors import unknown
 from afield.methods.method import Method
 
 M = TypeVar("M", bound=type[Method])
-_methods: dict[str, "Registration"] = {}
-
-
-@dataclass(frozen=True)
-class Registration:
-    """A method class and what a reader of a table wants to know about it."""
-
-    name: str
-    method: type[Method]
-    summary: str
-    reference: str
-
-    @property
-    def file(self) -> str:
-        """The method's one file."""
-        return f"afield/methods/{PurePath(inspect.getfile(self.method)).name}"
+_methods: dict[str, type[Method]] = {}
 
 
 def register_method(name: str, *, summary: str, reference: str) -> Callable[[M], M]:
@@ -35,18 +20,20 @@ def register_method(name: str, *, summary: str, reference: str) -> Callable[[M],
     def register(method: M) -> M:
         if not all(before < share for before, share in pairwise((0, *method.phases, 1))):
             raise ValueError(f"the phases of {name} begin at ascending shares between 0 and 1, not at {method.phases}")
-        _methods[name] = Registration(name, method, summary, reference)
+        file = f"afield/methods/{PurePath(inspect.getfile(method)).name}"
+        add_card(Card(name, summary, reference, file, method.needs_target, method.min_sources, method.Options))
+        _methods[name] = method
         return method
 
     return register
 
 
-def registered_methods() -> dict[str, Registration]:
+def registered_methods() -> dict[str, type[Method]]:
     """All registered methods by name."""
     return dict(_methods)
 
 
-def find_method(name: str) -> Registration:
+def find_method(name: str) -> type[Method]:
     """The method of a name, or the error with the nearest spelling."""
     if name not in _methods:
         raise unknown("method", name, _methods)

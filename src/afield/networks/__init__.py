@@ -1,5 +1,6 @@
 """Backbones by name, gates, pooling, classifiers and discriminators."""
 
+from afield.config.network import DIGIT_NETWORK, NetworkOptions
 from afield.networks.adversarial import Discriminator, reverse_gradient
 from afield.networks.backbones import build_backbone, check_backbone, map_shape, normalisation
 from afield.networks.ensemble import Ensemble, mean_prediction
@@ -13,7 +14,6 @@ from afield.networks.gates import (
     weighted,
 )
 from afield.networks.heads import Classifier, Experts, Pool, classify_all, classify_aside
-from afield.networks.options import DIGIT_NETWORK, NetworkOptions
 from afield.networks.pooled_selection import Pooled, can_pool, pooling_weights, select_and_pool
 
 __all__ = [

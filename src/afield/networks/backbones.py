@@ -6,9 +6,9 @@ import timm
 import torch
 from torch import Tensor, nn
 
+from afield.config.network import DIGIT_NETWORK, NetworkOptions
 from afield.errors import AfieldError, unknown
 from afield.networks.fused import PooledBatchNorm
-from afield.networks.options import DIGIT_NETWORK, NetworkOptions
 
 HALF = (0.5, 0.5, 0.5)
 

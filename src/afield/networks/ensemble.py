@@ -5,8 +5,8 @@ import math
 import torch
 from torch import Tensor, nn
 
+from afield.config.network import NetworkOptions
 from afield.networks.heads import Classifier
-from afield.networks.options import NetworkOptions
 from afield.precision import at_least_float32
 
 

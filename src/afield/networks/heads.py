@@ -5,10 +5,10 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.functional import adaptive_avg_pool2d
 
-from afield.networks.options import NetworkOptions
+from afield.config.network import NetworkOptions
 from afield.precision import at_least_float32, exact_mean, in_float32
 
-GRID = {"pool": 1, "pool2": 2}
+GRID = {"average": 1, "average2x2": 2}
 
 
 class Pool(nn.Module):

@@ -1,79 +1,116 @@
 """Accuracy of a method on labelled test images, domain by domain. The only reader of the target's labels."""
 
 from collections import defaultdict
+from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from afield.batches import Normalise, Preprocessing, fits, place
-from afield.domains import EvaluationViews, LabelledView
+from afield.config.data import Placement
+from afield.data.images import Images
+from afield.data.normalise import Normalise
+from afield.data.prefetch import Prefetcher
+from afield.data.preprocessing import Preprocessing
+from afield.data.residence import make_resident, stays_resident
+from afield.data.task import EvaluationViews, LabelledView, UnlabelledView
 from afield.methods import Method
 
-CHUNK = 500
+MOST_IMAGES, LEAST_IMAGES = 500, 64
+CHUNKS_AHEAD = 3
 Result = dict[str, Any]
 
 
 class Evaluator:
     """Holds the evaluation views, on the device where they fit, and measures a method on them."""
 
-    def __init__(self, views: EvaluationViews, preprocessing: Preprocessing, device: torch.device) -> None:
+    def __init__(
+        self,
+        views: EvaluationViews,
+        preprocessing: Preprocessing,
+        device: torch.device,
+        placement: Placement = "auto",
+    ) -> None:
         self.normalise = Normalise(preprocessing).to(device)
-        self.device = device
-        everything = [*views.sources, *([views.target] if views.target else [])]
-        size = sum(view.images.nbytes for view in everything)
-        self.home = device if fits(size, device) else torch.device("cpu")
-        self.sources = [self._place(view) for view in views.sources]
-        self.target = self._place(views.target) if views.target else None
-
-    def _place(self, view: LabelledView) -> tuple[str, Tensor, Tensor]:
-        return view.name, place(view.images, self.home).permute(0, 3, 1, 2), place(view.labels, self.home)
+        self.device, self.views = device, views
+        # So many pixels at a time as 500 images of 32 x 32 have, as far as that is possible.
+        wanted = MOST_IMAGES * 32**2 // preprocessing.image_size**2
+        self.chunk = min(max(wanted, LEAST_IMAGES), MOST_IMAGES)
+        splits = [view.images for view in (*views.sources, *([views.target] if views.target else []))]
+        self.held = make_resident(splits, device) if stays_resident(splits, device, placement) else None
 
     def __call__(self, method: Method) -> dict[str, Any]:
-        """`sources`; apart from them and marked as looking at labels training never sees, `oracle`; and `unlabelled`.
+        """`sources`; apart from them, since it looks at labels training never sees, `target`; and `unlabelled`.
 
         The last says of the target's predictions how sure (`entropy`) and how varied (`diversity`, the entropy of
-        their mean) they are, in nats: what may be known, and chosen by, without labels.
+        their mean) they are, in nats: what may be known, and chosen by, without labels. Of a target that nobody has
+        labelled it is all that is known: its accuracy is None.
         Always in float32, whatever training ran in, so that a record says what its checkpoint does.
         """
         training = method.training
         method.eval()
         with torch.no_grad():
-            sources = {name: self._measure(method, images, labels) for name, images, labels in self.sources}
-            oracle, unlabelled = {}, {}
-            if self.target:
-                name, images, labels = self.target
-                oracle[name] = self._measure(method, images, labels)
-                unlabelled[name] = oracle[name].pop("unlabelled")
+            sources = {view.name: self._measure(method, view) for view in self.views.sources}
+            target, unlabelled = {}, {}
+            if self.views.target:
+                name = self.views.target.name
+                target[name] = self._measure(method, self.views.target)
+                unlabelled[name] = target[name].pop("unlabelled")
         method.train(training)
         for result in sources.values():
             del result["unlabelled"]
-        return {"sources": sources, "oracle": oracle, "unlabelled": unlabelled}
+        return {"sources": sources, "target": target, "unlabelled": unlabelled}
 
-    def _measure(self, method: Method, images: Tensor, labels: Tensor) -> Result:
+    def _measure(self, method: Method, view: LabelledView | UnlabelledView) -> Result:
         correct: dict[str, Tensor] = defaultdict(lambda: torch.zeros((), dtype=torch.int64, device=self.device))
         gates: dict[str, Tensor] = defaultdict(lambda: torch.zeros((), dtype=torch.float64, device=self.device))
         mean, entropies = torch.zeros((), device=self.device), torch.zeros((), device=self.device)
-        for start in range(0, len(images), CHUNK):
-            truth = labels[start : start + CHUNK].to(self.device)
-            inspection = method.inspect(self.normalise(images[start : start + CHUNK].to(self.device)))
-            for name, scores in {"": inspection.scores, **inspection.views}.items():
-                correct[name] += (scores.argmax(dim=1) == truth).sum()
+        labels = torch.from_numpy(view.labels) if isinstance(view, LabelledView) else None
+        for start, pixels in self._chunks(view.images):
+            inspection = method.inspect(self.normalise(pixels.permute(0, 3, 1, 2)))
+            if labels is not None:
+                truth = labels[start : start + len(pixels)].to(self.device)
+                for name, scores in {"": inspection.scores, **inspection.views}.items():
+                    correct[name] += (scores.argmax(dim=1) == truth).sum()
             probabilities = inspection.scores.double().softmax(dim=1)
-            mean, entropies = mean + probabilities.sum(dim=0), entropies + _entropy(probabilities).sum()
+            mean, entropies = mean + probabilities.sum(dim=0), entropies + entropy(probabilities).sum()
             for name, values in inspection.gates.items():
                 gates[name] += values.double().sum()
-        n = len(labels)
+        n = len(view.images)
         counts = {name: int(value) for name, value in correct.items()}
-        result: Result = {"accuracy": counts.pop("") / n, "n": n}
-        result["unlabelled"] = {"entropy": float(entropies) / n, "diversity": float(_entropy(mean / n))}
+        result: Result = {"accuracy": counts.pop("") / n if counts else None, "n": n}
+        result["unlabelled"] = {"entropy": float(entropies) / n, "diversity": float(entropy(mean / n))}
         if counts:
             result["views"] = {name: value / n for name, value in counts.items()}
         if gates:
             result["gates"] = {name: float(value) / n for name, value in gates.items()}
         return result
 
+    def _chunks(self, images: Images) -> Iterator[tuple[int, Tensor]]:
+        """Images (n, side, side, 3) on the device, and where in their split they begin."""
+        starts = range(0, len(images), self.chunk)
+        if self.held:
+            part, first = self.held.homes[id(images)]
+            whole = self.held.parts[part][first : first + len(images)]
+            yield from ((start, whole[start : start + self.chunk]) for start in starts)
+            return
 
-def _entropy(probabilities: Tensor) -> Tensor:
-    entropy: Tensor = torch.special.entr(probabilities).sum(dim=-1)
-    return entropy
+        def fill(number: int, buffer: list[Tensor]) -> None:
+            indices = np.arange(number * self.chunk, min((number + 1) * self.chunk, len(images)))
+            buffer[:] = [torch.from_numpy(images.read(indices))] if len(indices) else []
+
+        ahead: Prefetcher[list[Tensor]] = Prefetcher(fill, [[] for _ in range(CHUNKS_AHEAD)])
+        try:
+            for start in starts:
+                buffer = ahead.take()
+                yield start, buffer[0].to(self.device)
+                ahead.give_back(buffer)
+        finally:
+            ahead.close()
+
+
+def entropy(probabilities: Tensor) -> Tensor:
+    """In nats, of each row."""
+    result: Tensor = torch.special.entr(probabilities).sum(dim=-1)
+    return result

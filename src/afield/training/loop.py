@@ -12,13 +12,17 @@ import tomli_w
 import torch
 from lightning.fabric import Fabric
 
-from afield.batches import BatchStream, Preprocessing
-from afield.domains import EvaluationViews, Task
+from afield.config.data import DataOptions
+from afield.config.training import TrainingOptions
+from afield.data.batches import BatchStream
+from afield.data.preprocessing import Preprocessing
+from afield.data.task import EvaluationViews, Task
 from afield.errors import AfieldError
 from afield.files import write_whole
 from afield.methods import Method
-from afield.records import Record, append_record, evaluations, read_records, rewrite_records
-from afield.selection import select
+from afield.results.folder import RunFolder
+from afield.results.records import Record, append_record, evaluations, read_records, rewrite_records
+from afield.results.selection import select
 from afield.training.checkpoint import (
     Checkpoint,
     generator_states,
@@ -28,8 +32,6 @@ from afield.training.checkpoint import (
     save_checkpoint,
 )
 from afield.training.evaluation import Evaluator
-from afield.training.folder import RunFolder
-from afield.training.options import TrainingOptions
 from afield.training.progress import STEPS_BETWEEN_UPDATES, RunProgress
 from afield.training.schedules import adaptation_weight, learning_rate
 from afield.training.step import TrainingStep
@@ -44,7 +46,7 @@ STEPS_BETWEEN_HEALTH_CHECKS = 25
 
 
 @dataclass(frozen=True)
-class Plan:
+class Setup:
     """What to train and how: everything a loop needs but the folder it writes to."""
 
     title: str
@@ -52,25 +54,32 @@ class Plan:
     task: Task
     views: EvaluationViews
     preprocessing: Preprocessing
+    data: DataOptions
     options: TrainingOptions
     config: dict[str, dict[str, Any]]
 
 
 class Loop:
-    """One run of a plan in a folder, from its start or from its last checkpoint."""
+    """One run in a folder, from its start or from its last checkpoint."""
 
-    def __init__(self, plan: Plan, folder: RunFolder, shown: bool = True, fabric: Fabric | None = None) -> None:
-        self.plan, self.folder, self.options, self.shown = plan, folder, plan.options, shown
-        options = plan.options
+    def __init__(self, setup: Setup, folder: RunFolder, shown: bool = True, fabric: Fabric | None = None) -> None:
+        self.setup, self.folder, self.options, self.shown = setup, folder, setup.options, shown
+        options = setup.options
         self.fabric = fabric or make_fabric(options)
         self.device = self.fabric.device
-        self.method = plan.method.to(self.device).to(memory_format=torch.channels_last)
-        share = self.fabric.global_rank, self.fabric.world_size
+        self.method = setup.method.to(self.device).to(memory_format=torch.channels_last)
         self.stream = BatchStream(
-            plan.task, options.batch_size, plan.preprocessing, self.device, options.seed, options.augment, share
+            setup.task,
+            options.batch_size,
+            setup.preprocessing,
+            self.device,
+            options.seed,
+            setup.data.augmentation,
+            setup.data.placement,
+            (self.fabric.global_rank, self.fabric.world_size),
         )
         self.training = TrainingStep(self.method, self.stream, options, self.fabric)
-        self.evaluator = Evaluator(plan.views, plan.preprocessing, self.device)
+        self.evaluator = Evaluator(setup.views, setup.preprocessing, self.device, setup.data.placement)
         self.others: list[dict[str, Any]] = []
         self.step = 0
         self.saved_step = 0
@@ -92,7 +101,7 @@ class Loop:
         """Train to the end, in a folder that `start` or `resume` has opened."""
         history = evaluations(read_records(self.folder.records))
         started = time.perf_counter() - self.seconds
-        progress = RunProgress(self.plan.title, self.options.steps, self.step, self.shown and self.leads)
+        progress = RunProgress(self.setup.title, self.options.steps, self.step, self.shown and self.leads)
         with progress, Board(self.folder.tensorboard, self.step) if self.leads else nullcontext() as board:
             while self.step < self.options.steps:
                 self._train_step()
@@ -185,7 +194,7 @@ class Loop:
             if self.folder.holds_run:
                 self.folder.clear()
             self.folder.path.mkdir(parents=True, exist_ok=True)
-            write_whole(self.folder.config, tomli_w.dumps(self.plan.config))
+            write_whole(self.folder.config, tomli_w.dumps(self.setup.config))
             rewrite_records(self.folder.records, [header])
             self._save(self.folder.last)
         self.fabric.barrier()
@@ -201,7 +210,7 @@ class Loop:
             self.start(header)
             return
         checkpoint = load_checkpoint(self.folder.last)
-        if checkpoint.config != self.plan.config:
+        if checkpoint.config != self.setup.config:
             raise AfieldError(f"{self.folder.config} and {self.folder.last} are not of one run: their configs differ")
         if not records or records[0]["protocol"] != header["protocol"]:
             raise AfieldError(f"cannot resume {self.folder.path}: its records are of other data than there is now")
@@ -222,7 +231,7 @@ class Loop:
         """Write a checkpoint, with what `_meet` has learned."""
         if not self.leads:
             return
-        plan = self.plan
+        setup = self.setup
         state = {
             "model": self.method.state_dict(),
             "optimiser": self.training.optimiser.state_dict(),
@@ -231,9 +240,9 @@ class Loop:
             "loss_names": self.training.names,
             "seconds": self.seconds,
         }
-        sources = tuple(view.name for view in plan.task.sources)
-        preprocessing = asdict(plan.preprocessing)
-        checkpoint = Checkpoint(plan.config, plan.task.classes, sources, preprocessing, self.step, state)
+        sources = tuple(view.name for view in setup.task.sources)
+        preprocessing = asdict(setup.preprocessing)
+        checkpoint = Checkpoint(setup.config, setup.task.classes, sources, preprocessing, self.step, state)
         save_checkpoint(path, checkpoint)
         if path == self.folder.last:
             self.saved_step = self.step

@@ -11,8 +11,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 
 from afield.methods import Losses
-from afield.records import Record
-from afield.selection import source_score
+from afield.results.records import Record
+from afield.results.selection import source_score
 
 # Drawing more often than the eye reads costs steps.
 STEPS_BETWEEN_UPDATES = 10
@@ -75,7 +75,7 @@ class RunProgress(Display):
 
     def evaluated(self, evaluation: Record) -> None:
         """Print one evaluation: accuracies, then from which features, then what the gates let through."""
-        shown = evaluation["oracle"] or evaluation["sources"]
+        shown = evaluation["target"] or evaluation["sources"]
         domain, result = next(iter(shown.items()))
         views = ", ".join(f"{name} {value:.1%}" for name, value in result.get("views", {}).items())
         gates = ", ".join(f"{name} {value:.2f}" for name, value in result.get("gates", {}).items())
@@ -88,5 +88,5 @@ class RunProgress(Display):
 def accuracies(evaluation: Record) -> str:
     """An evaluation in a few words; what looks at the target's labels is marked."""
     parts = [f"sources {source_score(evaluation):.1%}"]
-    parts += [f"target {name} {result['accuracy']:.1%} (oracle)" for name, result in evaluation["oracle"].items()]
+    parts += [f"target {name} {result['accuracy']:.1%} (oracle)" for name, result in evaluation["target"].items()]
     return ", ".join(parts)

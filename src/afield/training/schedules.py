@@ -8,8 +8,8 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import pairwise
 
+from afield.config.training import TrainingOptions
 from afield.errors import AfieldError
-from afield.training.options import TrainingOptions
 
 
 def phase_starts(options: TrainingOptions, phases: Sequence[float]) -> list[int]:

@@ -13,9 +13,9 @@ from lightning.fabric import Fabric
 from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 
-from afield.batches import BatchStream
+from afield.config.training import TrainingOptions
+from afield.data.batches import BatchStream
 from afield.methods import Losses, Method
-from afield.training.options import TrainingOptions
 from afield.training.schedules import adaptation_weight, check_warmup, learning_rate, within_phase
 
 # Real steps, run eagerly: libraries choose their kernels and the optimiser makes its state before a graph is recorded.
@@ -29,8 +29,8 @@ class TrainingStep:
         self.method, self.stream, self.options, self.fabric = method, stream, options, fabric
         self.device = fabric.device
         alone = fabric.world_size == 1  # what is averaged among processes is not recorded
-        on_gpu = self.device.type == "cuda" and stream.home == self.device and alone
-        kind = ("graph" if on_gpu else "eager") if options.step == "auto" else options.step
+        on_gpu = self.device.type == "cuda" and alone
+        kind = ("graph" if on_gpu else "eager") if options.execution == "auto" else options.execution
         self.recorded = on_gpu and kind != "eager"
         # Batches have one shape: worth trying which convolution kernels are fastest for it.
         torch.backends.cudnn.benchmark = True

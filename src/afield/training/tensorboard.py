@@ -7,7 +7,7 @@ from typing import Self
 
 from torch.utils.tensorboard import SummaryWriter
 
-from afield.records import Record
+from afield.results.records import Record
 
 
 class Board:
@@ -32,7 +32,7 @@ class Board:
         """Add one evaluation."""
         curves = {f"loss/{name}": value for name, value in evaluation["losses"].items()}
         curves |= {"schedule/lr": evaluation["lr"], "schedule/adaptation": evaluation["adaptation_weight"]}
-        for group in ("sources", "oracle"):
+        for group in ("sources", "target"):
             for domain, result in evaluation[group].items():
                 curves[f"{group}/{domain}"] = result["accuracy"]
                 curves |= {f"{group}-from/{domain}/{k}": v for k, v in result.get("views", {}).items()}

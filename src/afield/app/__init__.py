@@ -1,0 +1,1 @@
+"""A person's face of the library: the command line, the demo, evaluation and prediction."""

@@ -1,0 +1,85 @@
+"""Running a plan: what is not recorded yet is trained, each finished run is recorded, and a failure stops no other."""
+
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from afield.bench.engines import usual_workers, work_here, work_in_processes
+from afield.bench.folder import BenchFolder, open_folder
+from afield.bench.progress import BenchProgress
+from afield.bench.worker import Failed
+from afield.config.catalogue import check_sources, find_entry
+from afield.config.plan import Job, plan_jobs, read_plan_file
+from afield.config.protocols import find_protocol
+from afield.data.registry import check_data, load_data
+from afield.data.task import make_task
+from afield.errors import AfieldError
+from afield.networks import check_backbone
+
+
+@dataclass(frozen=True)
+class BenchResult:
+    """How a call of `run_bench` went."""
+
+    total: int
+    """The runs of the plan."""
+    recorded: int
+    """How many of them are recorded now."""
+    failures: dict[str, str]
+    """Why the others failed, by the run's name."""
+
+
+def run_bench(plan: Path, out: Path, workers: int | None = None, *, progress: bool = True) -> BenchResult:
+    """Run what `out` has no record of yet. Everything is checked before anything is trained.
+
+    With one worker the runs go through this process; with more, through so many processes at a time.
+    """
+    if workers is not None and workers < 1:
+        raise AfieldError(f"a benchmark needs at least one worker, not {workers}")
+    jobs = read_plan(plan)
+    data = load_data(jobs[0].config.data.name)
+    with open_folder(out) as folder:
+        folder.check_data(data.name, data.checksum())
+        missing = [job for job in jobs if not folder.holds(job)]
+        for job in jobs:
+            if folder.holds(job):
+                folder.tidy(job)
+        with BenchProgress(folder, jobs, missing, progress) as shown:
+            try:
+                failures = work(missing, folder, workers, shown)
+            except KeyboardInterrupt:
+                shown.say(f"{sum(map(folder.holds, jobs))} of {len(jobs)} runs are recorded in {folder.records}")
+                raise
+    return BenchResult(len(jobs), len(jobs) - len(failures), failures)
+
+
+def read_plan(path: Path) -> list[Job]:
+    """Every run of a plan, each resolved and valid; runs of one row stand together. The data is loaded."""
+    content = read_plan_file(path)
+    name = find_protocol(content.protocol).data
+    check_data(name)
+    jobs = plan_jobs(content)
+    data = load_data(name)
+    for job in jobs:
+        task, _ = make_task(data, job.config.task.kind, job.target, job.config.task.sources)
+        check_sources(find_entry(job.config.method_name), len(task.sources))
+        check_backbone(job.config.network.backbone)
+    return jobs
+
+
+def work(jobs: list[Job], folder: BenchFolder, workers: int | None, shown: BenchProgress) -> dict[str, str]:
+    """Train and record; the failures, by the run's name."""
+    failures = {}
+    tasks = [(job, folder.run_folder(job)) for job in jobs]
+    count = min(workers or usual_workers(tasks), len(tasks))
+    outcomes = work_in_processes(tasks, shown.begun, count) if count > 1 else work_here(tasks, shown.begun)
+    with closing(outcomes):
+        for job, outcome in outcomes:
+            if isinstance(outcome, Failed):
+                folder.add_failure(job, outcome)
+                shown.failed(job, outcome.reason)
+                failures[str(job)] = outcome.reason
+            else:
+                folder.add(job, outcome)
+                shown.recorded(job, outcome)
+    return failures

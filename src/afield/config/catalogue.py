@@ -1,0 +1,79 @@
+"""Every method by the name tables use: the registered ones, and the presets that set some of their options."""
+
+import tomllib
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from afield.config.cards import Card, cards
+from afield.errors import AfieldError, unknown
+
+PRESETS = files("afield") / "config" / "presets"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A method as tables name it: a method's card and the options its preset sets."""
+
+    name: str
+    summary: str
+    card: Card
+    fixed: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """What its preset sets, by section of the config. Of these, the method's own options are what the name means."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """What `afield methods --json` says of it."""
+        return {
+            "name": self.name,
+            "summary": self.summary,
+            "tasks": ["uda"] if self.card.needs_target else ["uda", "dg"],
+            "needs_target": self.card.needs_target,
+            "min_sources": self.card.min_sources,
+            "reference": self.card.reference,
+            "file": self.card.file,
+            "sets": {f"{section}.{key}": value for section, keys in self.fixed.items() for key, value in keys.items()},
+        }
+
+
+@cache
+def _presets() -> dict[str, dict[str, Any]]:
+    folder = PRESETS / "methods"
+    return {item.name.removesuffix(".toml"): tomllib.loads(item.read_text("utf-8")) for item in folder.iterdir()}
+
+
+def list_methods() -> list[str]:
+    """The names that `train`, `create_method` and tables take."""
+    return sorted({*cards(), *_presets()})
+
+
+def find_entry(name: str) -> Entry:
+    """The method of a name, or the error with the nearest spelling."""
+    known = cards()
+    if name in known:
+        return Entry(name, known[name].summary, known[name])
+    if name not in _presets():
+        raise unknown("method", name, list_methods())
+    preset = dict(_presets()[name])
+    summary, base = preset.pop("summary"), known[preset.pop("base")]
+    return Entry(name, summary, base, preset)
+
+
+def check_preset(entry: Entry, options: dict[str, Any]) -> None:
+    """Raise if an option contradicts the preset it comes with: a table's row must be what its name says."""
+    for key, value in entry.fixed.get("method", {}).items():
+        if options.get(key, value) != value:
+            raise AfieldError(f"method '{entry.name}' means method.{key} = {value}, and {options[key]} was asked for")
+
+
+def check_sources(entry: Entry, num_sources: int) -> None:
+    """Raise unless the task has as many sources as the method needs."""
+    needed = entry.card.min_sources
+    if num_sources < needed:
+        raise AfieldError(f"method '{entry.name}' needs at least {needed} source domains, not {num_sources}")
+
+
+def check_target(entry: Entry, kind: str) -> None:
+    """Raise if the method needs target images and the task shows none."""
+    if entry.card.needs_target and kind != "uda":
+        raise AfieldError(f"method '{entry.name}' needs target images in training, which a {kind} task does not have")

@@ -1,0 +1,39 @@
+"""From plain values to typed options, with errors that name the key, the allowed values and the nearest spelling."""
+
+import json
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from afield.errors import AfieldError, unknown
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+class MethodOptions(BaseModel):
+    """Base of a method's options: typed, strict, and each with a sentence that says what it does."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+def validated(model: type[Model], section: str, values: dict[str, Any]) -> Model:
+    """Values as the section's typed options. Strict: an unknown key or a wrong type is an error."""
+    for key in values:
+        if key not in model.model_fields:
+            raise unknown("config key", f"{section}.{key}", [f"{section}.{name}" for name in model.model_fields])
+    try:
+        # By way of JSON, so that TOML's arrays become tuples while strictness still refuses "3" for 3.
+        return model.model_validate_json(json.dumps(values, default=_plain))
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in (section, *first["loc"]))
+        reason = first["msg"].removeprefix("Value error, ")
+        reason = reason[:1].lower() + reason[1:]
+        named = first["loc"] and first["type"] != "missing"
+        got = f", not {json.dumps(first['input'], default=str)}" if named else ""
+        raise AfieldError(f"config key '{key}': {reason}{got}") from error
+
+
+def _plain(value: Any) -> Any:
+    """NumPy's and torch's numbers as Python's; what else JSON cannot hold as text, which strictness then refuses."""
+    return value.item() if hasattr(value, "item") else str(value)

@@ -1,0 +1,181 @@
+"""Plans: the methods, targets and seeds of a protocol that a benchmark is to run, from a TOML file."""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from afield.config.catalogue import list_methods
+from afield.config.layers import Config, Values, by_section, completed, read_config, resolve
+from afield.config.options import validated
+from afield.config.protocols import Protocol, find_protocol
+from afield.errors import AfieldError, unknown
+
+# How a run is carried out, which does not decide what comes out of it.
+HOW_NOT_WHAT = {
+    "data": ("placement", "cache_gb", "workers"),
+    "training": ("device", "execution", "checkpoint_every"),
+}
+STRICT = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class PlanRow(BaseModel):
+    """One row of the table to be: a method, with settings of its own under a label of its own."""
+
+    model_config = STRICT
+
+    label: str
+    method: str
+    settings: dict[str, Any] = {}
+
+
+class PlanFile(BaseModel):
+    """What a plan's file may say."""
+
+    model_config = STRICT
+
+    protocol: str
+    seeds: tuple[int, ...]
+    methods: tuple[str, ...] = ()
+    targets: tuple[str, ...] = ()
+    settings: dict[str, Any] = {}
+    rows: tuple[dict[str, Any], ...] = ()
+    caption: str = ""
+    """What a reader of its table must know, such as how much each row was tuned."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a benchmark's run stands in a table."""
+
+    protocol: str
+    version: int
+    label: str
+    """The row's name."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run of a plan."""
+
+    place: Place
+    config: Config
+
+    @property
+    def target(self) -> str:
+        """The domain to adapt to."""
+        return str(self.config.task.target)
+
+    @property
+    def seed(self) -> int:
+        """Everything random follows from it."""
+        return self.config.training.seed
+
+    @cached_property
+    def identity(self) -> str:
+        """What distinguishes the job from every other, as a short text."""
+        return identity(self.place.protocol, self.place.version, self.place.label, self.config.as_dict())
+
+    @property
+    def slug(self) -> str:
+        """A folder name that people can read and no other job has."""
+        label = re.sub(r"[^a-z0-9]+", "-", self.place.label.lower()).strip("-")
+        return f"{label[:40]}-{self.target}-seed{self.seed}-{self.identity[:8]}"
+
+    def __str__(self) -> str:
+        return f"{self.place.label}, target {self.target}, seed {self.seed}"
+
+
+def identity(protocol: str, version: int, label: str, config: Values) -> str:
+    """A digest of all that decides a run's result, except the images."""
+    decisive = {
+        section: {key: value for key, value in values.items() if key not in HOW_NOT_WHAT.get(section, ())}
+        for section, values in config.items()
+    }
+    content = json.dumps([protocol, version, label, decisive], sort_keys=True)
+    return hashlib.sha256(content.encode()).hexdigest()
+
+
+def identity_of_record(header: dict[str, Any]) -> str | None:
+    """The identity of the job that a run's first line tells of; None if this version of afield has no such job.
+
+    An option that is younger than the record counts as being at its default there.
+    """
+    protocol = header["protocol"]
+    try:
+        return identity(protocol["name"], protocol["version"], header["label"], completed(header["config"]))
+    except (AfieldError, KeyError):
+        return None
+
+
+def read_plan_file(path: Path) -> PlanFile:
+    """What a plan's file says."""
+    return validated(PlanFile, "plan", read_config(path))
+
+
+def plan_jobs(content: PlanFile) -> list[Job]:
+    """Every run of a plan, resolved; whether the data can serve it is another question."""
+    protocol = find_protocol(content.protocol)
+    targets = content.targets or protocol.targets
+    for target in targets:
+        if target not in protocol.targets:
+            raise unknown(f"target of {protocol.name}", target, protocol.targets)
+    rows = plan_rows(content)
+    for what, names in (("target", targets), ("seed", content.seeds), ("row", [row.label for row in rows])):
+        check_once(what, names)
+    return [make_job(protocol, row, t, s, content.settings) for row, t, s in product(rows, targets, content.seeds)]
+
+
+def plan_rows(content: PlanFile) -> list[PlanRow]:
+    """The methods as rows under their own names, then the labelled rows."""
+    labelled = [validated(PlanRow, f"plan.rows.{number}", row) for number, row in enumerate(content.rows)]
+    for row in labelled:
+        if row.label in list_methods():
+            raise AfieldError(
+                f"row '{row.label}': that is a method's name; a row with settings needs a label of its own"
+            )
+    rows = [*(PlanRow(label=name, method=name) for name in content.methods), *labelled]
+    if not (rows and content.seeds):
+        raise AfieldError("a plan needs at least one method and one seed: methods, seeds")
+    return rows
+
+
+def check_once(what: str, names: Iterable[object]) -> None:
+    """Raise if something is listed twice."""
+    names = list(names)
+    for name in names:
+        if names.count(name) > 1:
+            raise AfieldError(f"the plan names {what} '{name}' twice")
+
+
+def make_job(protocol: Protocol, row: PlanRow, target: str, seed: int, settings: dict[str, Any]) -> Job:
+    """One run, with the config it will have."""
+    fixed: Values = {
+        "data": {"name": protocol.data, "preset": protocol.preset},
+        "task": {"kind": protocol.task, "target": target, "sources": list(protocol.sources)},
+        "method": {"name": row.method}, "training": {"seed": seed},
+    }  # fmt: skip
+    try:
+        config = resolve(plan_settings(settings), plan_settings(row.settings), fixed)
+    except AfieldError as error:
+        raise AfieldError(f"row '{row.label}': {error}") from error
+    if config.training.devices > 1:
+        raise AfieldError(f"row '{row.label}': a benchmark gives each run one device: training.devices must be 1")
+    return Job(Place(protocol.name, protocol.version, row.label), config)
+
+
+def plan_settings(settings: dict[str, Any]) -> Values:
+    """A plan's settings, "training.steps" = 3 or training.steps = 3, as a layer of a config."""
+    values = by_section(settings)
+    for section, keys in values.items():
+        for name in keys:
+            if section in ("data", "task") or (section, name) in (("method", "name"), ("training", "seed")):
+                raise AfieldError(f"the plan itself decides {section}.{name}; it cannot be a setting")
+    return values

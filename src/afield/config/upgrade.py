@@ -1,0 +1,36 @@
+"""Configs and records of version 0.1.0, in the words of today."""
+
+from typing import Any
+
+POOLS = {"pool": "average", "pool2": "average2x2"}
+
+
+def upgraded(config: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """A stored config as this version writes it; one that is of this version comes back as it is."""
+    if "image_size" in config["data"]:
+        return config
+    data, training, network = dict(config["data"]), dict(config["training"]), dict(config["network"])
+    data |= {
+        "preset": data["name"] if data["name"] in ("digits", "digit5") else "",
+        "image_size": 32,
+        "augmentation": "digits" if training.pop("augment", True) else "none",
+    }
+    if data["name"] == "digit5":
+        data["name"] = "digit5-padded"
+    if "step" in training:
+        training["execution"] = training.pop("step")
+    if network.get("pool") in POOLS:
+        network["pool"] = POOLS[network["pool"]]
+    return {**config, "data": data, "training": training, "network": network}
+
+
+def upgraded_record(record: dict[str, Any]) -> dict[str, Any]:
+    """A line of a file of records, likewise."""
+    if isinstance(record.get("config"), dict) and "image_size" not in record["config"].get("data", {"image_size": 0}):
+        record = {**record, "config": upgraded(record["config"])}
+        if isinstance(record.get("protocol"), dict) and record["protocol"].get("data") == "digit5":
+            record["protocol"] = {**record["protocol"], "data": "digit5-padded"}
+    if "oracle" in record:
+        record = {**record, "target": record["oracle"]}
+        del record["oracle"]
+    return record

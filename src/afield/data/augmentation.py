@@ -1,0 +1,107 @@
+"""Random changes of training images that keep their class, made on the device to a whole batch at once.
+
+Two recipes: `digits` shifts an image by a few pixels; `photos` does the field's usual: a random part of the image
+resized to the whole (random resized crop), half of them mirrored, brightness, contrast, saturation and hue changed, and
+one in ten made grey.
+
+Each image has random numbers of its own, drawn on the device from the stream's generator. torchvision's transforms draw
+one set for a whole batch, and kornia's draw on the host from the global generator; with either, a step could not be
+recorded as a CUDA graph and a resumed run would not go on in the same bits. So the maps are torch's own (`affine_grid`,
+`grid_sample`, a product with a 3 x 3 matrix of colours).
+"""
+
+import math
+from functools import cache
+
+import torch
+from torch import Generator, Tensor
+from torch.nn.functional import affine_grid, grid_sample
+
+from afield.config.data import Augmentation
+
+SHIFT = 2  # pixels, of a digit
+CROP = 0.7, 1.0  # share of a photograph's area that a crop keeps (DomainBed's)
+RATIO = 3 / 4, 4 / 3  # width to height of a crop
+JITTER = 0.3  # of brightness, contrast and saturation (DomainBed's)
+HUE = 0.3 * 2 * math.pi  # largest turn of the hue, in radians (DomainBed's)
+GREY = 0.1  # share of photographs made grey (DomainBed's)
+LUMINANCE = (0.299, 0.587, 0.114)
+
+
+def augment(pool: Tensor, picks: Tensor, recipe: Augmentation, generator: Generator) -> Tensor:
+    """The picked images of a pool (N, H, W, 3), changed: uint8 or, for photographs, float in 0..1, channels last."""
+    if recipe == "digits":
+        return shifted(pool, picks, generator)
+    if recipe == "photos":
+        return changed_photos(pool[picks], generator)
+    return pool[picks]
+
+
+def shifted(pool: Tensor, picks: Tensor, generator: Generator, reach: int = SHIFT) -> Tensor:
+    """Each image moved by its own random offset; its edges repeat. Images are square."""
+    device, count, side = pool.device, len(picks), pool.shape[1]
+    places = torch.arange(side, device=device).expand(2, count, side)
+    offsets = torch.randint(-reach, reach + 1, (2, count, 1), generator=generator, device=device)
+    places = (places + offsets).clamp(0, side - 1)
+    return pool[picks[:, None, None], places[0, :, :, None], places[1, :, None, :]]
+
+
+def changed_photos(images: Tensor, generator: Generator) -> Tensor:
+    """Photographs (N, H, W, 3) as bytes: cropped, mirrored and recoloured, as float in 0..1."""
+    values = images.permute(0, 3, 1, 2).float() / 255
+
+    def draw(low: float, high: float) -> Tensor:
+        return torch.rand(len(images), generator=generator, device=images.device) * (high - low) + low
+
+    area, ratio = draw(*CROP), draw(math.log(RATIO[0]), math.log(RATIO[1])).exp()
+    width, height = ((area * r).sqrt().clamp(max=1) for r in (ratio, 1 / ratio))
+    mirror = torch.where(draw(0, 1) < 0.5, -1.0, 1.0)
+    across, down = draw(-1, 1) * (1 - width), draw(-1, 1) * (1 - height)
+    values = resized_part(values, width * mirror, height, across, down)
+    factors = [draw(1 - JITTER, 1 + JITTER) for _ in range(3)]
+    saturation = torch.where(draw(0, 1) < GREY, torch.zeros_like(factors[2]), factors[2])
+    return recoloured(values, factors[0], factors[1], saturation, draw(-HUE, HUE)).permute(0, 2, 3, 1)
+
+
+def resized_part(images: Tensor, width: Tensor, height: Tensor, across: Tensor, down: Tensor) -> Tensor:
+    """The part of each image around (across, down), in -1..1, so wide and high (1: all of it), at the image's size.
+
+    A negative width mirrors.
+    """
+    zero = torch.zeros_like(width)
+    rows = torch.stack((torch.stack((width, zero, across), 1), torch.stack((zero, height, down), 1)), 1)
+    grid = affine_grid(rows, list(images.shape), align_corners=False)
+    return grid_sample(images, grid, padding_mode="border", align_corners=False)
+
+
+def recoloured(images: Tensor, brightness: Tensor, contrast: Tensor, saturation: Tensor, hue: Tensor) -> Tensor:
+    """Images (N, 3, H, W) in 0..1 with factors of brightness, contrast and saturation, and a turn of the hue.
+
+    All four are linear in a pixel's colour, but for the grey that contrast moves towards; so they are one 3 x 3 matrix
+    and one added colour per image. Equal factors of 1 and no turn leave an image as it is.
+    """
+    luminance, identity, cross = _constants(images.device)
+    grey = luminance.expand(3, 3)  # a colour to its luminance, in all channels
+
+    def each(values: Tensor) -> Tensor:
+        return values[:, None, None]
+
+    turn = _hue_turn(hue, identity, cross)
+    colours = each(saturation) * identity + each(1 - saturation) * grey
+    matrix = each(brightness * contrast) * (colours @ turn)
+    mean = torch.einsum("nchw,c->n", images, luminance) / images[0, 0].numel()
+    moved = (brightness * (1 - contrast) * mean)[:, None, None, None]
+    return (torch.einsum("nij,njhw->nihw", matrix, images) + moved).clamp(0, 1)
+
+
+@cache
+def _constants(device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    """Made once: recording a step, the host may not copy anything to the device."""
+    cross = torch.tensor([[0.0, -1, 1], [1, 0, -1], [-1, 1, 0]]) / 3**0.5
+    return torch.tensor(LUMINANCE, device=device), torch.eye(3, device=device), cross.to(device)
+
+
+def _hue_turn(angle: Tensor, identity: Tensor, cross: Tensor) -> Tensor:
+    """Matrices (N, 3, 3) that turn colours about the grey axis (Rodrigues' formula); grey stays as it is."""
+    cos, sin = torch.cos(angle)[:, None, None], torch.sin(angle)[:, None, None]
+    return cos * identity + sin * cross + (1 - cos) / 3

@@ -1,0 +1,297 @@
+"""Balanced batches: as many images of every domain, one contiguous slice per domain, the target last.
+
+The images of a task live on the training device as uint8 when they fit there; otherwise they are read ahead, in
+threads, and each batch travels. Both ways give the same batches for a seed. Augmentation runs on the whole batch, on
+the device. After `prepare`, which is the host's part, `draw` is operations on the device alone, so that a CUDA graph can
+hold them.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from afield.config.data import Augmentation, Placement
+from afield.data.augmentation import augment
+from afield.data.normalise import Normalise
+from afield.data.prefetch import Prefetcher
+from afield.data.preprocessing import Preprocessing
+from afield.data.residence import make_resident, stays_resident
+from afield.data.strong_views import strong_digits, strong_photos
+from afield.data.task import Task
+
+# The host writes the picks of so many steps at a time; between two writes it has no part in drawing a resident batch.
+STEPS_OF_PICKS = 256
+BATCHES_AHEAD = 6
+STRONG_VIEWS: dict[Augmentation, Callable[[Tensor], Tensor]] = {"photos": strong_photos}
+
+
+@dataclass(frozen=True)
+class Batch:
+    """`images` (n_domains * b, 3, H, W), `labels` (n_sources * b): domains in task order, target last and unlabelled.
+
+    A method reshapes with `by_domain`; it never needs to sort or mask.
+    """
+
+    images: Tensor
+    labels: Tensor
+    num_sources: int
+    strong_view: Callable[[Tensor], Tensor] = strong_digits
+    """Changes such images as far as their class allows."""
+
+    @property
+    def num_labelled(self) -> int:
+        """How many images, from the front, have labels: those of the sources."""
+        return len(self.labels)
+
+    @property
+    def per_domain(self) -> int:
+        """b: images of each domain."""
+        return len(self.labels) // self.num_sources
+
+    @property
+    def has_target(self) -> bool:
+        """Whether the last slice is the target's."""
+        return len(self.images) > len(self.labels)
+
+    def by_domain(self, values: Tensor) -> Tensor:
+        """(n * b, ...) to (n, b, ...)."""
+        return values.reshape(-1, self.per_domain, *values.shape[1:])
+
+
+class Order:
+    """In which order the images of each domain are seen: a function of seed, domain and step, without any state.
+
+    Every domain is walked in its own shuffled order, reshuffled when it ends, so that each image of a domain is seen
+    once before any is seen twice. Of several processes that train together, each takes its own part of a batch.
+    """
+
+    def __init__(self, sizes: list[int], per_domain: int, seed: int, part: tuple[int, int]) -> None:
+        self.sizes, self.per_domain, self.seed = sizes, per_domain, seed
+        self.part, self.parts = part
+        self._known: dict[int, tuple[int, Tensor]] = {}
+
+    def picks(self, domain: int, step: int, steps: int = 1) -> Tensor:
+        """The images of a domain in some steps, (steps, b); a batch may span the end of an epoch."""
+        together = self.parts * self.per_domain
+        position, stop, found = step * together, (step + steps) * together, []
+        while position < stop:
+            epoch, offset = divmod(position, self.sizes[domain])
+            found.append(self.epoch(domain, epoch)[offset : offset + stop - position])
+            position += len(found[-1])
+        return torch.cat(found).view(steps, self.parts, self.per_domain)[:, self.part]
+
+    def epoch(self, domain: int, epoch: int) -> Tensor:
+        """One walk through a domain."""
+        known = self._known.get(domain)
+        if known is None or known[0] != epoch:
+            generator = torch.Generator().manual_seed(mix_seed(self.seed, 1 + domain, epoch))
+            known = self._known[domain] = (epoch, torch.randperm(self.sizes[domain], generator=generator))
+        return known[1]
+
+
+class BatchStream:
+    """An endless stream of batches over a task, reproducible from a seed and resumable at any step."""
+
+    def __init__(
+        self,
+        task: Task,
+        per_domain: int,
+        preprocessing: Preprocessing,
+        device: torch.device,
+        seed: int,
+        augmentation: Augmentation = "none",
+        placement: Placement = "auto",
+        part: tuple[int, int] = (0, 1),
+    ) -> None:
+        self.per_domain = per_domain
+        self.normalise = Normalise(preprocessing).to(device)
+        self.device = device
+        self.augmentation = augmentation
+        self.splits = [view.images for view in (*task.sources, *([task.target] if task.target else []))]
+        self.num_sources = len(task.sources)
+        self.labels = torch.from_numpy(np.concatenate([view.labels for view in task.sources])).to(device)
+        self.order = Order([len(images) for images in self.splits], per_domain, seed, part)
+        self.step = 0
+        self.noise = torch.Generator(device).manual_seed(mix_seed(seed, 0) + part[0])
+        self.resident = stays_resident(self.splits, device, placement)
+        self.arrivals: Arrivals = (ResidentArrivals if self.resident else StreamedArrivals)(self)
+
+    def next(self) -> Batch:
+        """The batch of this step."""
+        self.prepare()
+        return self.draw()
+
+    def prepare(self) -> None:
+        """The host's part of a step."""
+        self.arrivals.prepare(self.step)
+        self.step += 1
+
+    def draw(self) -> Batch:
+        """The device's part of a step. After `prepare`, and as often."""
+        images, label_picks = self.arrivals.draw()
+        return self._batch(self.normalise(images.permute(0, 3, 1, 2)), self.labels[label_picks])
+
+    def still(self, per_domain: int) -> Batch:
+        """Images of every domain, not augmented: so many, or as many as the smallest has; the same at every step."""
+        count = min(per_domain, *self.order.sizes)
+        picks = [self.order.epoch(domain, 0)[:count] for domain in range(len(self.splits))]
+        pixels = [images.read(pick.numpy()) for images, pick in zip(self.splits, picks, strict=True)]
+        images = torch.from_numpy(np.concatenate(pixels)).to(self.device).permute(0, 3, 1, 2)
+        picked = torch.cat([start + pick for start, pick in zip(self.label_starts, picks, strict=False)])
+        return self._batch(self.normalise(images), self.labels[picked.to(self.device)])
+
+    @property
+    def label_starts(self) -> list[int]:
+        """Where the labels of each source begin."""
+        return [sum(self.order.sizes[:source]) for source in range(self.num_sources)]
+
+    def _batch(self, images: Tensor, labels: Tensor) -> Batch:
+        return Batch(images, labels, self.num_sources, STRONG_VIEWS.get(self.augmentation, strong_digits))
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that a resumed stream needs to go on exactly where this one stands."""
+        return {"step": self.step, "noise": self.noise.get_state()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where `state_dict` stood."""
+        self.step = state["step"]
+        self.arrivals.restart()
+        self.noise.set_state(state["noise"].cpu())
+
+    def close(self) -> None:
+        """Stop reading ahead."""
+        self.arrivals.restart()
+
+
+class Arrivals:
+    """How the images of a step come to the device."""
+
+    def __init__(self, stream: BatchStream) -> None:
+        self.stream, self.order, self.device = stream, stream.order, stream.device
+
+    def prepare(self, step: int) -> None:
+        """The host's part."""
+        raise NotImplementedError
+
+    def draw(self) -> tuple[Tensor, Tensor]:
+        """The device's part: augmented images (n, side, side, 3), and which labels are theirs."""
+        raise NotImplementedError
+
+    def restart(self) -> None:
+        """Forget what was prepared: the next step may be any."""
+        raise NotImplementedError
+
+
+class ResidentArrivals(Arrivals):
+    """All images lie on the device; the host only says, every so often, which come next."""
+
+    def __init__(self, stream: BatchStream) -> None:
+        super().__init__(stream)
+        held = make_resident(stream.splits, self.device)
+        self.parts = held.parts
+        self.homes = [held.homes[id(images)] for images in stream.splits]
+        width = len(stream.splits) * stream.per_domain
+        self.picks = torch.empty(STEPS_OF_PICKS, width, dtype=torch.int64, device=self.device)
+        self.label_picks = torch.empty(
+            STEPS_OF_PICKS, stream.num_sources * stream.per_domain, dtype=torch.int64, device=self.device
+        )
+        self.cursor = torch.zeros(1, dtype=torch.int64, device=self.device)
+        self.picked_from: int | None = None
+
+    def prepare(self, step: int) -> None:
+        """The picks of the next steps, if those before are used up."""
+        if self.picked_from is not None and step != self.picked_from + STEPS_OF_PICKS:
+            return
+        picks = [self.order.picks(domain, step, STEPS_OF_PICKS) for domain in range(len(self.homes))]
+        starts = self.stream.label_starts
+        self.picks.copy_(torch.cat([start + pick for (_, start), pick in zip(self.homes, picks, strict=True)], dim=1))
+        self.label_picks.copy_(torch.cat([s + pick for s, pick in zip(starts, picks, strict=False)], dim=1))
+        self.cursor.zero_()
+        self.picked_from = step
+
+    def draw(self) -> tuple[Tensor, Tensor]:
+        """Look up the images of the cursor's step, and move it on."""
+        picks, label_picks = (p.index_select(0, self.cursor).squeeze(0) for p in (self.picks, self.label_picks))
+        self.cursor += 1
+        recipe, noise = self.stream.augmentation, self.stream.noise
+        if len(self.parts) == 1:
+            return augment(self.parts[0], picks, recipe, noise), label_picks
+        by_domain = picks.view(len(self.homes), -1)
+        found = [self.parts[part][pick] for (part, _), pick in zip(self.homes, by_domain, strict=True)]
+        return augment(torch.cat(found), torch.arange(len(picks)), recipe, noise), label_picks
+
+    def restart(self) -> None:
+        """Write the picks anew at the next step."""
+        self.picked_from = None
+
+
+@dataclass
+class HostBatch:
+    """A batch on its way: bytes and label picks in host memory, and when the device has copied them."""
+
+    pixels: Tensor
+    label_picks: Tensor
+    copied: Any = None
+
+
+class StreamedArrivals(Arrivals):
+    """Batches are read ahead into host memory and copied to one place on the device, where a step finds them."""
+
+    def __init__(self, stream: BatchStream) -> None:
+        super().__init__(stream)
+        self.prefetcher: Prefetcher[HostBatch] | None = None
+        side, count = stream.splits[0].side or 0, len(stream.splits) * stream.per_domain
+        self.shape = (count, side, side, 3)
+        self.pixels = torch.empty(self.shape, dtype=torch.uint8, device=self.device)
+        self.label_picks = torch.empty(stream.num_sources * stream.per_domain, dtype=torch.int64, device=self.device)
+        self.whole = torch.arange(count, device=self.device)
+
+    def prepare(self, step: int) -> None:
+        """Wait for the batch of the step, and send it on its way to the device."""
+        if self.prefetcher is None:
+            self.prefetcher = Prefetcher(self._fill, [self._buffer() for _ in range(BATCHES_AHEAD)], step)
+        batch = self.prefetcher.take()
+        self.pixels.copy_(batch.pixels, non_blocking=True)
+        self.label_picks.copy_(batch.label_picks, non_blocking=True)
+        if self.device.type == "cuda":
+            batch.copied = torch.cuda.Event()
+            batch.copied.record(torch.cuda.current_stream(self.device))
+        self.prefetcher.give_back(batch)
+
+    def draw(self) -> tuple[Tensor, Tensor]:
+        """What `prepare` has sent."""
+        return augment(self.pixels, self.whole, self.stream.augmentation, self.stream.noise), self.label_picks.clone()
+
+    def restart(self) -> None:
+        """Drop what was read ahead."""
+        if self.prefetcher is not None:
+            self.prefetcher.close()
+            self.prefetcher = None
+
+    def _buffer(self) -> HostBatch:
+        pinned = self.device.type == "cuda"
+        pixels = torch.empty(self.shape, dtype=torch.uint8, pin_memory=pinned)
+        return HostBatch(pixels, torch.empty(len(self.label_picks), dtype=torch.int64, pin_memory=pinned))
+
+    def _fill(self, step: int, batch: HostBatch) -> None:
+        if batch.copied is not None:
+            batch.copied.synchronize()
+        count, pixels = self.stream.per_domain, batch.pixels.numpy()
+        picks = [self.order.picks(domain, step)[0] for domain in range(len(self.stream.splits))]
+        for domain, (images, pick) in enumerate(zip(self.stream.splits, picks, strict=True)):
+            images.read(pick.numpy(), pixels[domain * count : (domain + 1) * count])
+        batch.label_picks.copy_(
+            torch.cat([start + pick for start, pick in zip(self.stream.label_starts, picks, strict=False)])
+        )
+
+
+def mix_seed(*numbers: int) -> int:
+    """One 63-bit seed from several small numbers, so that streams of neighbouring seeds do not overlap."""
+    seed = 0
+    for number in numbers:
+        seed = (seed * 1_000_003 + number + 0x9E3779B9) % (2**63 - 1)
+    return seed

@@ -1,0 +1,122 @@
+"""What a domain is: a name, its images with or without labels, and where they come from."""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+
+from afield.config.data import Oblong
+from afield.data.images import ArrayImages, Digest, Images, Labels, Pixels
+from afield.errors import unknown
+
+
+@dataclass(frozen=True)
+class Split:
+    """Images and, unless nobody has labelled them, one class index for each."""
+
+    images: Images
+    labels: Labels | None
+
+    def __post_init__(self) -> None:
+        if self.labels is not None and (self.labels.shape != (len(self),) or self.labels.dtype != np.int64):
+            raise ValueError(f"labels must be int64 ({len(self)},), not {self.labels.dtype} {self.labels.shape}")
+
+    @classmethod
+    def of_array(cls, images: Pixels, labels: Labels | None) -> "Split":
+        """A split of images in memory, uint8 (N, H, W, 3)."""
+        if images.ndim != 4 or images.shape[3] != 3 or images.dtype != np.uint8:
+            raise ValueError(f"images must be uint8 (N, H, W, 3), not {images.dtype} {images.shape}")
+        return cls(ArrayImages(images), labels)
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def sized(self, side: int, oblong: Oblong) -> "Split":
+        """The same split, read at another size."""
+        return replace(self, images=self.images.sized(side, oblong))
+
+    def add_to(self, digest: Digest, name: str) -> None:
+        """Take part in a checksum."""
+        self.images.add_to(digest, name)
+        if self.labels is not None:
+            digest.update(np.ascontiguousarray(self.labels).data)
+
+
+@dataclass(frozen=True)
+class Domain:
+    """One way of taking pictures of the same classes.
+
+    `train` is learned from and `test` is measured on; `validation`, where there is one, takes the place of `test` in
+    choosing among a run's evaluations. A domain without labels has the same images, without labels, in both.
+    """
+
+    name: str
+    train: Split
+    test: Split
+    origin: str
+    """Where the images come from, in words: 'real' or 'rendered', and from what."""
+    stand_in: bool = False
+    """Rendered by afield in place of published images that were not there."""
+    validation: Split | None = None
+    unlabelled: Split | None = None
+    """Further images of a labelled domain that have no label; a target's training sees them too."""
+
+    @property
+    def labelled(self) -> bool:
+        """Whether it can be a source, and whether accuracy on it can be known."""
+        return self.train.labels is not None
+
+    @property
+    def splits(self) -> dict[str, Split]:
+        """All there are, by name."""
+        splits = {"train": self.train, "validation": self.validation, "test": self.test, "unlabelled": self.unlabelled}
+        return {name: split for name, split in splits.items() if split is not None}
+
+    def sized(self, side: int, oblong: Oblong) -> "Domain":
+        """The same domain, read at another size."""
+        return replace(self, **{name: split.sized(side, oblong) for name, split in self.splits.items()})
+
+
+@dataclass(frozen=True)
+class DomainSet:
+    """Several domains that share their classes."""
+
+    name: str
+    classes: tuple[str, ...]
+    domains: Mapping[str, Domain]
+    preset: str = ""
+    """The settings in `config/presets/data` that suit it; without one they are chosen by the size of the images."""
+    notes: tuple[str, ...] = field(default=(), compare=False)
+    """What a user should know of the data: classes that a domain lacks, files left out, images in two domains."""
+
+    def __getitem__(self, name: str) -> Domain:
+        if name not in self.domains:
+            raise unknown("domain", name, self.domains)
+        return self.domains[name]
+
+    @property
+    def image_size(self) -> int | None:
+        """Height and width in pixels, or None where images have sizes of their own."""
+        sides = {split.images.side for domain in self.domains.values() for split in domain.splits.values()}
+        return sides.pop() if len(sides) == 1 else None
+
+    def sized(self, side: int, oblong: Oblong = "squash") -> "DomainSet":
+        """The same data set with all images square and of one size."""
+        sized = replace(self, domains={name: domain.sized(side, oblong) for name, domain in self.domains.items()})
+        if "_checksum" in self.__dict__:  # it does not depend on the size, and takes seconds for a large data set
+            sized.__dict__["_checksum"] = self._checksum
+        return sized
+
+    def checksum(self) -> str:
+        """SHA-256 over every split of every domain, so that a record can say exactly which images it is about."""
+        return self._checksum
+
+    @cached_property
+    def _checksum(self) -> str:
+        digest = hashlib.sha256()
+        for name, domain in self.domains.items():
+            for part, split in domain.splits.items():
+                split.add_to(digest, f"{name}/{part}")
+        return digest.hexdigest()

@@ -1,0 +1,25 @@
+"""From bytes to what the network takes."""
+
+import torch
+from torch import Tensor, nn
+
+from afield.data.preprocessing import Preprocessing
+
+
+class Normalise(nn.Module):
+    """Images to the network's input. A module, so that its constants move to the device once, not every step."""
+
+    scale: Tensor
+    shift: Tensor
+
+    def __init__(self, preprocessing: Preprocessing) -> None:
+        super().__init__()
+        mean, std = (torch.tensor(values).view(1, 3, 1, 1) for values in (preprocessing.mean, preprocessing.std))
+        self.register_buffer("scale", 1 / std, persistent=False)
+        self.register_buffer("shift", -mean / std, persistent=False)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(N, 3, H, W) uint8, or float in 0..1, to normalised float32; channels last in memory, which is faster."""
+        images = images.contiguous(memory_format=torch.channels_last)
+        values = images.float() / 255 if images.dtype == torch.uint8 else images.float()
+        return torch.addcmul(self.shift, values, self.scale)

@@ -1,0 +1,15 @@
+"""What the network's input looks like."""
+
+from dataclasses import dataclass
+
+from afield.config.data import Oblong
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """How an image becomes the network's input. Stored in checkpoints, so that prediction does as training did."""
+
+    image_size: int
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+    oblong: Oblong = "squash"

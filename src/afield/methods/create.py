@@ -1,0 +1,47 @@
+"""Building a method by name."""
+
+from typing import Any
+
+from afield.config.catalogue import check_preset, check_sources, find_entry
+from afield.config.layers import Config
+from afield.config.network import DIGIT_NETWORK, NetworkOptions
+from afield.config.options import validated
+from afield.errors import AfieldError
+from afield.methods.method import Method, Shape
+from afield.methods.registry import find_method
+
+
+def create_method(
+    name: str,
+    *,
+    backbone: str = DIGIT_NETWORK,
+    num_classes: int,
+    num_sources: int,
+    image_size: int | None = None,
+    network: dict[str, Any] | None = None,
+    **options: Any,
+) -> Method:
+    """Build a method by name, with random (or timm's ImageNet) weights.
+
+    `network` takes the other keys of a config's [network] table, `options` those of its [method] table. Images are
+    32 x 32 for the digit network and 224 x 224 for timm's unless `image_size` says otherwise.
+
+    >>> method = create_method("far", num_classes=10, num_sources=4)
+    """
+    entry = find_entry(name)
+    check_sources(entry, num_sources)
+    if num_classes < 2 or (image_size is not None and image_size < 1):
+        raise AfieldError(f"a method needs two classes or more, and images with pixels: {num_classes}, {image_size}")
+    check_preset(entry, options)
+    chosen = {"backbone": backbone, **entry.fixed.get("network", {}), **(network or {})}
+    network_options = validated(NetworkOptions, "network", chosen)
+    usual_size = 32 if network_options.backbone == DIGIT_NETWORK else 224
+    shape = Shape(network_options, usual_size if image_size is None else image_size, num_classes, num_sources)
+    method = find_method(entry.card.name)
+    return method(shape, validated(method.Options, "method", {**entry.fixed.get("method", {}), **options}))
+
+
+def method_of(config: Config, image_size: int, num_classes: int, num_sources: int) -> Method:
+    """The method a resolved config asks for, with fresh weights."""
+    shape = Shape(config.network, image_size, num_classes, num_sources)
+    return find_method(find_entry(config.method_name).card.name)(shape, config.method)

@@ -1,0 +1,1 @@
+"""What runs did: records as JSON lines, selectors over them, and tables. Nothing here imports torch."""

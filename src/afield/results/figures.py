@@ -1,0 +1,137 @@
+"""From records to figures: one accuracy a run, chosen by a selector that does not look at the target."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+from pathlib import Path
+from typing import Any
+
+from afield.config.plan import PlanFile, identity_of_record, plan_jobs
+from afield.config.protocols import Protocol, protocols
+from afield.errors import AfieldError, unknown
+from afield.results.records import Record, evaluations, read_runs
+from afield.results.selection import check_headline, select, target_score
+from afield.results.settings import unusual_settings
+
+UNNAMED = "none"
+# Of one table's records these must be equal, or else the table would show what cannot be compared.
+COMPARABLE = {"version": "versions of the protocol", "data": "data sets", "checksum": "images of the data set"}
+
+
+@dataclass(frozen=True)
+class Figure:
+    """The result of one run."""
+
+    label: str
+    method: str
+    target: str
+    seed: int
+    preset: str
+    """Of the data: what its usual settings are."""
+    settings: dict[str, str]
+    """What the run sets otherwise than its protocol and its method do."""
+    accuracy: float
+    """On the target's test images, in percent, at the evaluation the selector chose."""
+
+
+@dataclass(frozen=True)
+class Figures:
+    """The results of runs that may stand in one table."""
+
+    runs: list[Figure]
+    header: Record
+    """The protocol as the records tell it."""
+    protocol: Protocol | None
+    """The protocol as this version of afield knows it, if it does."""
+    planned: tuple[str, ...] = ()
+    """The targets that a plan names, if there is one and it does."""
+
+    @property
+    def targets(self) -> list[str]:
+        """All that an average is over: the plan's targets or the protocol's, or without a protocol those there are."""
+        there = {figure.target for figure in self.runs}
+        wanted = self.planned or (self.protocol.targets if self.protocol else ())
+        if wanted:
+            return list(dict.fromkeys([*wanted, *sorted(there)]))
+        return [name for name in dict.fromkeys([*self.header.get("test_images", {}), *sorted(there)]) if name in there]
+
+
+def read_figures(
+    paths: Sequence[Path], selector: str, wanted: str | None = None, plan: PlanFile | None = None
+) -> Figures:
+    """The figures of all finished runs in files of records, or in folders that hold one; of one protocol, or plan."""
+    check_headline(selector)
+    if wanted and plan:
+        raise AfieldError("a plan names its protocol: --plan and --protocol exclude each other")
+    try:
+        runs = [run for path in paths for run in runs_at(path)]
+        runs = of_plan(runs, plan) if plan else of_one_protocol(runs, wanted)
+        header = runs[0][0]["protocol"]
+        protocol = protocols().get(header.get("name"))
+        if protocol and protocol.version != header["version"]:
+            protocol = None
+        figures = distinct([make_figure(run, selector, protocol) for run in runs])
+        return Figures(figures, header, protocol, plan.targets if plan else ())
+    except KeyError as error:
+        raise AfieldError(f"these records lack {error}, which a table needs") from error
+
+
+def runs_at(path: Path) -> list[list[Record]]:
+    """The finished runs of a file, or of the records in a folder."""
+    file = path / "records.jsonl" if path.is_dir() else path
+    runs = read_runs(file)
+    if not runs:
+        raise AfieldError(f"{file} holds no finished run")
+    return runs
+
+
+def of_plan(runs: list[list[Record]], plan: PlanFile) -> list[list[Record]]:
+    """The runs of a plan, in its order."""
+    places = {job.identity: place for place, job in enumerate(plan_jobs(plan))}
+    found = [(places[identity], run) for run in runs if (identity := identity_of_record(run[0])) in places]
+    if not found:
+        raise AfieldError("these records hold no run of the plan")
+    return of_one_protocol([run for _, run in sorted(found, key=itemgetter(0))], None)
+
+
+def of_one_protocol(runs: list[list[Record]], wanted: str | None) -> list[list[Record]]:
+    """The runs of the wanted protocol, or of the only one; an error if they are not comparable."""
+    by_name: dict[str, list[list[Record]]] = {}
+    for run in runs:
+        by_name.setdefault(run[0]["protocol"].get("name", UNNAMED), []).append(run)
+    if wanted is None and len(by_name) > 1:
+        raise AfieldError(f"these are records of several protocols ({', '.join(by_name)}); --protocol picks one")
+    if wanted is not None and wanted not in by_name:
+        raise unknown("protocol in these records", wanted, by_name)
+    chosen = by_name[wanted] if wanted else runs
+    for key, what in COMPARABLE.items():
+        if len({run[0]["protocol"].get(key) for run in chosen}) > 1:
+            raise AfieldError(f"these records cannot stand in one table: they are of different {what}")
+    return chosen
+
+
+def make_figure(records: list[Record], selector: str, protocol: Protocol | None) -> Figure:
+    """What a table needs of one run's records."""
+    config = records[0]["config"]
+    method, seed = config["method"]["name"], config["training"]["seed"]
+    label = records[0].get("label", method)
+    if not evaluations(records):
+        raise AfieldError(f"a run of {label} with seed {seed} has no evaluation")
+    chosen = select(evaluations(records), selector)
+    if not chosen["target"]:
+        raise AfieldError(f"a run of {label} with seed {seed} has no target, and a table is about targets")
+    settings = unusual_settings(config, protocol)
+    return Figure(
+        label, method, config["task"]["target"], seed, config["data"]["preset"], settings, 100 * target_score(chosen)
+    )
+
+
+def distinct(runs: list[Figure]) -> list[Figure]:
+    """Each run once, however often it is recorded; an error if the records of one run disagree."""
+    found: dict[tuple[Any, ...], Figure] = {}
+    for run in runs:
+        key = (run.label, run.target, run.seed, *run.settings.items())
+        if found.setdefault(key, run).accuracy != run.accuracy:
+            which = f"{run.label}, target {run.target}, seed {run.seed}"
+            raise AfieldError(f"{which} is recorded twice, with different results")
+    return list(found.values())

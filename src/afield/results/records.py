@@ -1,0 +1,72 @@
+"""What a run did, as append-only JSON lines: nothing downstream reads anything else.
+
+A file holds one `run` line (resolved config, protocol, versions, seed, device), an `evaluation` line for each
+evaluation, and one `end` line. Wall-clock time stands in the `end` line alone, so that all the others are equal for
+equal runs.
+"""
+
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from afield.config.upgrade import upgraded_record
+from afield.errors import AfieldError
+from afield.files import write_whole
+
+Record = dict[str, Any]
+
+
+def append_record(path: Path, *records: Record) -> None:
+    """Add a line, or several, and see them safely to disk."""
+    with path.open("a", encoding="utf-8") as file:
+        file.write(_lines(records))
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def read_records(path: Path) -> list[Record]:
+    """All records of a file. A last line cut short by a kill is left out; damage anywhere else is an error."""
+    try:
+        lines = path.read_text("utf-8").split("\n")
+    except UnicodeDecodeError as error:
+        raise AfieldError(f"{path} is not a file of records: {error}") from error
+    except OSError as error:
+        raise AfieldError(f"cannot read records {path}: {error.strerror}") from error
+    records = []
+    for number, line in enumerate(lines[:-1], start=1):
+        try:
+            record = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise AfieldError(f"line {number} of {path} is not a record: {error.msg}") from error
+        if not (isinstance(record, dict) and "event" in record):
+            raise AfieldError(f"line {number} of {path} is not a record")
+        records.append(upgraded_record(record))
+    return records
+
+
+def rewrite_records(path: Path, records: Iterable[Record]) -> None:
+    """Replace the file by these records, at once or not at all."""
+    write_whole(path, _lines(records))
+
+
+def read_runs(path: Path) -> list[list[Record]]:
+    """The records of each run in a file that has ended; what a kill has cut short is left out."""
+    runs: list[list[Record]] = []
+    for record in read_records(path):
+        if record["event"] == "run":
+            runs.append([])
+        elif not runs:
+            raise AfieldError(f"{path} does not begin with a run")
+        runs[-1].append(record)
+    return [run for run in runs if run[-1]["event"] == "end"]
+
+
+def evaluations(records: Iterable[Record]) -> list[Record]:
+    """The evaluation lines, in order."""
+    return [record for record in records if record["event"] == "evaluation"]
+
+
+def _lines(records: Iterable[Record]) -> str:
+    return "".join(json.dumps(record, allow_nan=False) + "\n" for record in records)

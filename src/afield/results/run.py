@@ -1,0 +1,64 @@
+"""A finished run, read from the records in its folder."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from afield.errors import AfieldError
+from afield.results.folder import RunFolder
+from afield.results.records import Record, evaluations, read_records
+from afield.results.selection import check_headline, select, source_score
+
+
+@dataclass(frozen=True, repr=False)
+class Run:
+    """A finished run, seen through a selector."""
+
+    folder: Path
+    selector: str
+    evaluation: Record
+    """The evaluation the selector chose."""
+    records: list[Record]
+
+    def __repr__(self) -> str:
+        accuracy = {name: value if value is None else round(value, 4) for name, value in self.accuracy.items()}
+        return f"Run({str(self.folder)!r}, selector={self.selector!r}, step={self.step}, accuracy={accuracy})"
+
+    @property
+    def accuracy(self) -> dict[str, float | None]:
+        """Test accuracy (0 to 1) by domain, of the sources and the target; None for a target without labels."""
+        results = {**self.evaluation["sources"], **self.evaluation["target"]}
+        return {name: result["accuracy"] for name, result in results.items()}
+
+    @property
+    def source_accuracy(self) -> float:
+        """Mean over the sources."""
+        return source_score(self.evaluation)
+
+    @property
+    def step(self) -> int:
+        """The step the selector chose."""
+        return int(self.evaluation["step"])
+
+    @property
+    def checkpoint(self) -> Path:
+        """The checkpoint of that step."""
+        files = RunFolder(self.folder)
+        return files.last if self.selector == "last" else files.best
+
+    @property
+    def seconds(self) -> float:
+        """How long the whole run trained."""
+        return float(self.records[-1]["seconds"])
+
+    def select(self, selector: str) -> "Run":
+        """The same run through another selector."""
+        return read_run(self.folder, selector)
+
+
+def read_run(folder: Path, selector: str = "last") -> Run:
+    """The result of a finished run from the records in its folder."""
+    check_headline(selector)
+    records = read_records(RunFolder(folder).records)
+    if not records or records[-1]["event"] != "end":
+        raise AfieldError(f"the run in {folder} has not ended; --resume continues it")
+    return Run(folder, selector, select(evaluations(records), selector), records)
