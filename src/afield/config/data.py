@@ -10,6 +10,10 @@ Augmentation = Literal["digits", "photos", "none"]
 Placement = Literal["auto", "resident", "streamed"]
 
 
+OWN_PRESETS = {"digits": "digits", "digit5": "digit5", "digit5-padded": "digit5"}
+"""The presets of data sets that have one of their own; for others the size of their images decides."""
+
+
 class DataOptions(BaseModel):
     """Which images, at what size, and how they reach the device."""
 

@@ -10,7 +10,7 @@ import tomli_w
 from pydantic import BaseModel
 
 from afield.config.catalogue import PRESETS, check_preset, check_sources, check_target, find_entry
-from afield.config.data import DataOptions, TaskOptions
+from afield.config.data import OWN_PRESETS, DataOptions, TaskOptions
 from afield.config.network import NetworkOptions
 from afield.config.options import MethodOptions, validated
 from afield.config.training import TrainingOptions
@@ -55,7 +55,8 @@ def resolve(*layers: Values) -> Config:
     a table is made without torch.
     """
     given = stack(layers)
-    preset = validated(DataOptions, "data", given["data"]).preset
+    data = validated(DataOptions, "data", given["data"])
+    given["data"]["preset"] = preset = data.preset or OWN_PRESETS.get(data.name, "")
     name = given["method"].pop("name", "far")
     entry = find_entry(name)
     check_preset(entry, given["method"])
