@@ -2,13 +2,16 @@
 
 import io
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from afield.config.data import Oblong
 from afield.errors import AfieldError
+
+if TYPE_CHECKING:  # a process that only decodes does without pydantic
+    from afield.config.data import Oblong
 
 MOST_PIXELS = 100_000_000
 """A larger image is refused: it may be small on disk and take gigabytes decoded."""
@@ -21,7 +24,7 @@ class UnreadableImageError(AfieldError):
     """Something that should be an image is not one."""
 
 
-def read_square(source: str | Path | bytes, side: int, oblong: Oblong) -> NDArray[np.uint8]:
+def read_square(source: str | Path | bytes, side: int, oblong: "Oblong") -> NDArray[np.uint8]:
     """An image file, or its content, as (side, side, 3)."""
     with open_image(source, side) as image:
         return make_square(image, side, oblong)
@@ -50,7 +53,7 @@ def open_image(source: str | Path | bytes, least_side: int | None = None) -> Ima
     return image
 
 
-def make_square(image: Image.Image, side: int, oblong: Oblong) -> NDArray[np.uint8]:
+def make_square(image: Image.Image, side: int, oblong: "Oblong") -> NDArray[np.uint8]:
     """Upright, RGB, and `side` pixels high and wide."""
     image = to_rgb(upright(shrunk(image, side)))
     size = (side, side)

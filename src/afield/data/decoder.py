@@ -1,0 +1,100 @@
+"""A process that decodes image files for another: `python -m afield.data.decoder FD`, where FD is a socket.
+
+It imports neither torch nor the program that started it, so that it starts at once and takes little memory. It ends when
+the other end of its socket is closed, however that came about.
+"""
+
+import hashlib
+import io
+import pickle
+import signal
+import socket
+import struct
+import sys
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from afield.data.pixels import open_image, read_square
+from afield.errors import AfieldError
+
+LENGTH = struct.Struct("!I")
+GOOD, BAD = b"\0", b"\1"
+TURNED = frozenset({5, 6, 7, 8})  # EXIF orientations that exchange width and height
+
+
+def main() -> None:
+    """Answer requests until there are no more."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all of a terminal; the parent decides what ends
+    with socket.socket(fileno=int(sys.argv[1])) as connection:
+        while (request := receive(connection)) is not None:
+            kind, *arguments = request
+            (decode if kind == "decode" else probe)(connection, *arguments)
+
+
+def decode(connection: socket.socket, sources: list[str | bytes], side: int, oblong: Any) -> None:
+    """For each image: GOOD and its pixels, or BAD and why not."""
+    for source in sources:
+        try:
+            pixels = read_square(source, side, oblong)
+        except AfieldError as error:
+            message = str(error).encode("utf-8", "backslashreplace")
+            connection.sendall(BAD + LENGTH.pack(len(message)) + message)
+        else:
+            connection.sendall(GOOD)
+            connection.sendall(memoryview(pixels.tobytes()))
+
+
+def probe(connection: socket.socket, sources: list[str | bytes]) -> None:
+    """For each image: digest of its bytes, width, height and why it cannot be read (or "")."""
+    send(connection, [examine(source) for source in sources])
+
+
+def examine(source: str | bytes) -> tuple[str, int, int, str]:
+    """Read a file once: its digest, its size, and whether it can be decoded to its end."""
+    digest, width, height = "", 0, 0
+    try:
+        content = source if isinstance(source, bytes) else Path(source).read_bytes()
+        digest = hashlib.blake2b(content, digest_size=16).hexdigest()
+        open_image(
+            content, least_side=8
+        ).close()  # a JPEG at an eighth of its size: all of it is read, in half the time
+        with Image.open(io.BytesIO(content)) as image:
+            width, height = image.size
+            if image.getexif().get(0x0112) in TURNED:
+                width, height = height, width
+    except AfieldError as error:
+        return digest, 0, 0, str(error)
+    except OSError as error:
+        return digest, 0, 0, str(error.strerror or error)
+    return digest, width, height, ""
+
+
+def send(connection: socket.socket, message: object) -> None:
+    """One message: its length and its content."""
+    content = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
+    connection.sendall(LENGTH.pack(len(content)) + content)
+
+
+def receive(connection: socket.socket) -> Any:
+    """One message from the process at the other end, which is our own; None where there are no more."""
+    head = bytearray(LENGTH.size)
+    if not receive_into(connection, memoryview(head)):
+        return None
+    content = bytearray(LENGTH.unpack(head)[0])
+    return pickle.loads(content) if receive_into(connection, memoryview(content)) else None
+
+
+def receive_into(connection: socket.socket, view: memoryview) -> bool:
+    """Fill a view; False if the connection ends before."""
+    while view:
+        count = connection.recv_into(view)
+        if not count:
+            return False
+        view = view[count:]
+    return True
+
+
+if __name__ == "__main__":
+    main()
