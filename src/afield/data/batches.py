@@ -2,8 +2,8 @@
 
 The images of a task live on the training device as uint8 when they fit there; otherwise they are read ahead, in
 threads, and each batch travels. Both ways give the same batches for a seed. Augmentation runs on the whole batch, on
-the device. After `prepare`, which is the host's part, `draw` is operations on the device alone, so that a CUDA graph can
-hold them.
+the device. After `prepare`, which is the host's part, `draw` is operations on the device alone, so that a CUDA graph
+can hold them.
 """
 
 from collections.abc import Callable
@@ -111,7 +111,7 @@ class BatchStream:
         self.normalise = Normalise(preprocessing).to(device)
         self.device = device
         self.augmentation = augmentation
-        self.splits = [view.images for view in (*task.sources, *([task.target] if task.target else []))]
+        self.splits = [view.images for view in task.sources] + ([task.target.images] if task.target else [])
         self.num_sources = len(task.sources)
         self.labels = torch.from_numpy(np.concatenate([view.labels for view in task.sources])).to(device)
         self.order = Order([len(images) for images in self.splits], per_domain, seed, part)
@@ -258,7 +258,7 @@ class StreamedArrivals(Arrivals):
         self.pixels.copy_(batch.pixels, non_blocking=True)
         self.label_picks.copy_(batch.label_picks, non_blocking=True)
         if self.device.type == "cuda":
-            batch.copied = torch.cuda.Event()
+            batch.copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
             batch.copied.record(torch.cuda.current_stream(self.device))
         self.prefetcher.give_back(batch)
 

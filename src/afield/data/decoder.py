@@ -1,7 +1,7 @@
 """A process that decodes image files for another: `python -m afield.data.decoder FD`, where FD is a socket.
 
-It imports neither torch nor the program that started it, so that it starts at once and takes little memory. It ends when
-the other end of its socket is closed, however that came about.
+It imports neither torch nor the program that started it, so that it starts at once and takes little memory. It ends
+when the other end of its socket is closed, however that came about.
 """
 
 import hashlib

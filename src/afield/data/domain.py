@@ -1,9 +1,10 @@
 """What a domain is: a name, its images with or without labels, and where they come from."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -33,9 +34,9 @@ class Split:
     def __len__(self) -> int:
         return len(self.images)
 
-    def sized(self, side: int, oblong: Oblong) -> "Split":
-        """The same split, read at another size."""
-        return replace(self, images=self.images.sized(side, oblong))
+    def mapped(self, change: Callable[[Images], Images]) -> "Split":
+        """The same split with its images behind another way to read them."""
+        return replace(self, images=change(self.images))
 
     def add_to(self, digest: Digest, name: str) -> None:
         """Take part in a checksum."""
@@ -74,9 +75,10 @@ class Domain:
         splits = {"train": self.train, "validation": self.validation, "test": self.test, "unlabelled": self.unlabelled}
         return {name: split for name, split in splits.items() if split is not None}
 
-    def sized(self, side: int, oblong: Oblong) -> "Domain":
-        """The same domain, read at another size."""
-        return replace(self, **{name: split.sized(side, oblong) for name, split in self.splits.items()})
+    def mapped(self, change: Callable[[Images], Images]) -> "Domain":
+        """The same domain with all its images behind another way to read them."""
+        changed: dict[str, Any] = {name: split.mapped(change) for name, split in self.splits.items()}
+        return replace(self, **changed)
 
 
 @dataclass(frozen=True)
@@ -104,10 +106,11 @@ class DomainSet:
 
     def sized(self, side: int, oblong: Oblong = "squash") -> "DomainSet":
         """The same data set with all images square and of one size."""
-        sized = replace(self, domains={name: domain.sized(side, oblong) for name, domain in self.domains.items()})
-        if "_checksum" in self.__dict__:  # it does not depend on the size, and takes seconds for a large data set
-            sized.__dict__["_checksum"] = self._checksum
-        return sized
+        return self.mapped(lambda images: images.sized(side, oblong))
+
+    def mapped(self, change: Callable[[Images], Images]) -> "DomainSet":
+        """The same data set with all images behind another way to read them, which is no other data set."""
+        return replace(self, domains={name: domain.mapped(change) for name, domain in self.domains.items()})
 
     def checksum(self) -> str:
         """SHA-256 over every split of every domain, so that a record can say exactly which images it is about."""

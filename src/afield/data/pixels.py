@@ -1,6 +1,7 @@
 """Any image that Pillow reads, as a square of RGB bytes."""
 
 import io
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,7 +46,7 @@ def open_image(source: str | Path | bytes, least_side: int | None = None) -> Ima
             image.draft("RGB", (least_side, least_side))
         image.load()
     except FileNotFoundError as error:
-        raise AfieldError(f"no file {source}") from error
+        raise AfieldError(f"no file {os.fsdecode(source)}") from error
     except (UnidentifiedImageError, OSError, SyntaxError, ValueError, EOFError, TypeError) as error:
         reason = " ".join(str(error).split())
         reason = "" if isinstance(error, UnidentifiedImageError) or not reason else f" ({reason})"

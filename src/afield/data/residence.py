@@ -5,10 +5,13 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from rich.console import Console
+from rich.progress import track
 
 from afield.config.data import Placement
 from afield.data.images import ArrayImages, Images, Pixels
 
+AT_A_TIME, LEAST_TO_SHOW = 256, 1000
 # Leaves room for the network, its gradients and its activations.
 SHARE_OF_FREE_MEMORY = {"cuda": 0.5, "cpu": 0.25}
 
@@ -57,7 +60,14 @@ def all_pixels(images: Images) -> Pixels:
     """Every image of a split; where they lie in an array of that size already, that array."""
     if isinstance(images, ArrayImages) and images.as_it_is is not None:
         return images.as_it_is
-    return images.read(np.arange(len(images)))
+    side, count = images.side or 0, len(images)
+    pixels = np.empty((count, side, side, 3), np.uint8)
+    console = Console(stderr=True)
+    hidden = not console.is_terminal or count < LEAST_TO_SHOW
+    for start in track(range(0, count, AT_A_TIME), "reading images", console=console, transient=True, disable=hidden):
+        chunk = pixels[start : start + AT_A_TIME]
+        images.read(np.arange(start, start + len(chunk)), chunk)
+    return pixels
 
 
 def stays_resident(splits: Sequence[Images], device: torch.device, placement: Placement) -> bool:

@@ -14,6 +14,7 @@ from afield.config.catalogue import check_sources, find_entry
 from afield.config.layers import Config
 from afield.config.plan import Place
 from afield.data.domain import DomainSet
+from afield.data.open import ready_to_train
 from afield.data.preprocessing import Preprocessing
 from afield.data.task import make_task
 from afield.methods.create import method_of
@@ -48,8 +49,8 @@ def opened(
 def make_setup(config: Config, data: DomainSet) -> Setup:
     """The task, the method with fresh weights, and what else a loop needs."""
     check_backbone(config.network.backbone)
-    sized = data.sized(config.data.image_size, config.data.oblong)
-    task, views = make_task(sized, config.task.kind, config.task.target, config.task.sources)
+    ready = ready_to_train(data, config.data)
+    task, views = make_task(ready, config.task.kind, config.task.target, config.task.sources)
     check_sources(find_entry(config.method_name), len(task.sources))
     method = method_of(config, config.data.image_size, len(data.classes), len(task.sources))
     mean, std = normalisation(config.network)
