@@ -10,18 +10,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from afield import AfieldError
-from afield.data import batches
-from afield.data.batches import BatchStream, augment, fits
+from afield.data import residence
+from afield.data.augmentation import shifted
+from afield.data.batches import BatchStream
 from afield.data.domain import Domain, DomainSet, Split
 from afield.data.normalise import Normalise
 from afield.data.preprocessing import Preprocessing
+from afield.data.residence import stays_resident
 from afield.data.task import make_task
 
 CPU = torch.device("cpu")
 PLAIN = Preprocessing(8, (0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
 
 
-def numbered(sizes, shift=0):
+def numbered(sizes):
     """Constant images that say who they are: red is the domain, green the image, blue its label."""
     domains = {}
     for number, size in enumerate(sizes):
@@ -30,11 +32,11 @@ def numbered(sizes, shift=0):
         images = np.tile(who[:, None, None], (1, 8, 8, 1)).astype(np.uint8)
         split = Split.of_array(images, labels.astype(np.int64))
         domains[f"d{number}"] = Domain(f"d{number}", split, split, "rendered")
-    return DomainSet("numbered", tuple("abcde"), domains, Augmentation(shift))
+    return DomainSet("numbered", tuple("abcde"), domains)
 
 
-def stream_of(sizes, per_domain, seed=0, kind="uda", **options):
-    task, _ = make_task(numbered(sizes, **options), kind, f"d{len(sizes) - 1}" if kind == "uda" else None)
+def stream_of(sizes, per_domain, seed=0, kind="uda"):
+    task, _ = make_task(numbered(sizes), kind, f"d{len(sizes) - 1}" if kind == "uda" else None)
     return BatchStream(task, per_domain, PLAIN, CPU, seed)
 
 
@@ -88,7 +90,7 @@ def test_a_dg_task_shows_no_target_but_evaluates_it(toy):
     assert task.target is None
     assert task.target is None
     assert views.target.name == "night"
-    assert not any(np.shares_memory(array, toy["night"].train.images) for array in everything_in(task))
+    assert not any(np.shares_memory(array, toy["night"].train.images.array) for array in everything_in(task))
     assert not BatchStream(task, 2, PLAIN, CPU, 0).next().has_target
 
 
@@ -108,9 +110,9 @@ def test_sources_are_all_other_domains_or_those_named_in_their_order(toy):
 def test_training_and_evaluation_use_different_splits(toy):
     task, views = make_task(toy, "uda", "night")
     for shown, held_out in zip(task.sources, views.sources, strict=True):
-        assert np.array_equal(shown.images, toy[shown.name].train.images)
-        assert np.array_equal(held_out.images, toy[shown.name].test.images)
-    assert np.array_equal(task.target.images, toy["night"].train.images)
+        assert shown.images is toy[shown.name].train.images
+        assert held_out.images is toy[shown.name].test.images
+    assert task.target.images is toy["night"].train.images
 
 
 @pytest.mark.parametrize(
@@ -175,7 +177,9 @@ def drawn(stream, count=5):
 
 
 def toy_stream(toy, seed=0, **options):
-    return BatchStream(make_task(toy, "uda", "night")[0], 5, PLAIN, CPU, seed, **options)
+    return BatchStream(
+        make_task(toy, "uda", "night")[0], 5, PLAIN, CPU, seed, options.pop("recipe", "digits"), **options
+    )
 
 
 def test_batches_follow_the_seed(toy):
@@ -185,9 +189,10 @@ def test_batches_follow_the_seed(toy):
 
 
 def test_augmentation_does_not_change_which_images_are_drawn(toy):
-    plain, shifted = (drawn(toy_stream(toy, augment=augmented)) for augmented in (False, True))
-    assert torch.equal(plain[1], shifted[1])
-    assert not torch.equal(plain[0], shifted[0])
+    plain, *changed = (drawn(toy_stream(toy, recipe=recipe)) for recipe in ("none", "digits", "photos"))
+    for images, labels in changed:
+        assert torch.equal(plain[1], labels)
+        assert not torch.equal(plain[0], images)
 
 
 @given(before=st.integers(0, 20))
@@ -208,43 +213,83 @@ def crops(image, shift):
 
 
 @pytest.mark.parametrize("shift", [0, 1, 3])
-@pytest.mark.parametrize("flip", [False, True])
-def test_an_image_is_shifted_within_reach_and_mirrored_only_where_allowed(shift, flip):
+def test_an_image_is_shifted_within_reach(shift):
     image = np.arange(12 * 12 * 3, dtype=np.uint16).reshape(12, 12, 3) % 251
     pool = torch.from_numpy(image.astype(np.uint8))[None]
     picks = torch.zeros(1500, dtype=torch.int64)
-    results = augment(pool, picks, Augmentation(shift, flip), torch.Generator().manual_seed(0)).numpy()
-    straight, mirrored = (crops(i.astype(np.uint8), shift) for i in (image, image[:, ::-1]))
-    as_they_were = [straight[result.tobytes()] for result in results if result.tobytes() in straight]
-    turned = [mirrored[result.tobytes()] for result in results if result.tobytes() in mirrored]
-    assert len(as_they_were) + len(turned) == 1500
-    assert 600 < len(turned) < 900 if flip else not turned
-    assert set(as_they_were) == set(straight.values())
-    assert not flip or set(turned) == set(mirrored.values())
+    results = shifted(pool, picks, torch.Generator().manual_seed(0), shift).numpy()
+    possible = crops(image.astype(np.uint8), shift)
+    assert {result.tobytes() for result in results} == set(possible)
 
 
+@pytest.mark.parametrize("recipe", ["none", "digits", "photos"])
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_streamed_batches_equal_those_of_resident_images(toy, monkeypatch, device):
+def test_streamed_batches_equal_those_of_resident_images(toy, recipe, device):
     if device == "cuda" and not torch.cuda.is_available():
         pytest.skip("needs a GPU")
     task = make_task(toy, "uda", "night")[0]
-    resident = BatchStream(task, 5, PLAIN, torch.device(device), 0)
-    monkeypatch.setattr(batches, "fits", lambda size, device: False)
-    streamed = BatchStream(task, 5, PLAIN, torch.device(device), 0)
-    assert streamed.images.device.type == "cpu"
-    assert resident.images.device.type == device
+    resident, streamed = (
+        BatchStream(task, 5, PLAIN, torch.device(device), 0, recipe, placement)
+        for placement in ("resident", "streamed")
+    )
+    assert (resident.resident, streamed.resident) == (True, False)
     assert all(torch.equal(a, b) for a, b in zip(drawn(resident), drawn(streamed), strict=True))
+    assert torch.equal(resident.still(3).images, streamed.still(3).images)
+    streamed.close()
 
 
-def test_images_live_on_a_gpu_when_they_take_less_than_half_of_its_free_memory(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (100, 1000))
-    assert fits(49, torch.device("cuda"))
-    assert not fits(51, torch.device("cuda"))
-    assert fits(10**15, CPU)
+@given(before=st.integers(0, 20))
+def test_a_streamed_run_goes_on_exactly(toy, before):
+    resident = toy_stream(toy, placement="resident")
+    for _ in range(before):
+        resident.next()
+    streamed = toy_stream(toy, placement="streamed")
+    streamed.next()  # what it has read ahead must be dropped
+    streamed.load_state_dict(resident.state_dict())
+    assert all(torch.equal(a, b) for a, b in zip(drawn(resident), drawn(streamed), strict=True))
+    streamed.close()
 
 
-def test_images_are_kept_as_bytes(toy):
-    assert {images.dtype for images in toy_stream(toy).images} == {torch.uint8}
+def test_an_error_in_reading_ahead_is_raised_where_the_batch_is_taken(toy, monkeypatch):
+    stream = toy_stream(toy, placement="streamed")
+    stream.next()
+
+    def fail(*_):
+        raise AfieldError("the file is gone")
+
+    monkeypatch.setattr(type(stream.splits[0]), "read", fail)
+    with pytest.raises(AfieldError, match="the file is gone"):
+        drawn(stream, 20)
+    stream.close()
+
+
+def test_images_live_on_a_gpu_when_they_take_less_than_half_of_its_free_memory(toy, monkeypatch):
+    splits = [toy["day"].train.images]
+    size, gpu = splits[0].nbytes, torch.device("cuda")
+    assert size == 24 * 16 * 16 * 3
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (2 * size + 2, 10 * size))
+    assert stays_resident(splits, gpu, "auto")
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (2 * size - 2, 10 * size))
+    assert not stays_resident(splits, gpu, "auto")
+    assert stays_resident(splits, gpu, "resident")
+
+
+def test_arrays_in_memory_stay_there_and_are_not_copied(toy, monkeypatch):
+    monkeypatch.setattr(residence, "free_memory", lambda: 0)
+    stream = toy_stream(toy)
+    assert stream.resident
+    arrays = [toy[name].train.images.array for name in ("day", "dusk", "fog", "night")]
+    parts = [part.numpy() for part in stream.arrivals.parts]
+    assert all(np.shares_memory(array, part) for array, part in zip(arrays, parts, strict=True))
+    assert {part.dtype for part in parts} == {np.dtype(np.uint8)}
+
+
+def test_images_that_would_fill_the_host_memory_are_streamed(toy, monkeypatch):
+    larger = toy.sized(32)["day"].train.images
+    monkeypatch.setattr(residence, "free_memory", lambda: 4 * larger.nbytes)
+    assert stays_resident([larger], CPU, "auto")
+    monkeypatch.setattr(residence, "free_memory", lambda: 4 * larger.nbytes - 4)
+    assert not stays_resident([larger], CPU, "auto")
 
 
 def test_preprocessing_scales_subtracts_the_mean_and_divides_by_the_deviation():
