@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from adversarial import SOURCES, build, gradients, make_batch
-from afield.config.catalogue import create_method
 from afield.data.batches import Batch
+from afield.methods.create import create_method
 from comparing import same, swap_first_sources
 from test_resume import Killed, assert_equal_runs, kill_before_step
 

@@ -16,7 +16,8 @@ from rich.console import Console
 
 from afield import AfieldError
 from afield.app.cli import main
-from afield.bench import crew, worker
+from afield.bench import engines as crew
+from afield.bench import worker
 from afield.bench.engines import work_in_processes
 from afield.bench.folder import BenchFolder, open_folder
 from afield.bench.progress import BenchProgress

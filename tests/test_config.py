@@ -10,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from afield import AfieldError, list_methods
-from afield.config.catalogue import create_method, find_entry
+from afield.config.catalogue import find_entry
 from afield.config.layers import completed, merge, parse_assignment, read_config, resolve
 from afield.methods import Method, register_method
 from afield.methods import registry as method_registry
+from afield.methods.create import create_method
 from afield.results.records import append_record, evaluations, read_records, rewrite_records
 from afield.results.selection import select
 

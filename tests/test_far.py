@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from afield.config.catalogue import create_method, find_entry, list_methods
+from afield.config.catalogue import find_entry, list_methods
 from afield.data.batches import Batch
 from afield.losses import (
     class_imbalance,
@@ -13,6 +13,7 @@ from afield.losses import (
     ranking_entropy_plus,
     unranked_entropy,
 )
+from afield.methods.create import create_method
 from comparing import same
 
 SOURCES, PER_DOMAIN, CLASSES = 3, 3, 4

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn, tensor
 
-from afield.config.catalogue import create_method
 from afield.data.batches import Batch
+from afield.methods.create import create_method
 from afield.methods.crossgrad import CrossGrad
 from afield.methods.epi_fcr import EpiFCR
 from afield.methods.jigen import JiGen

@@ -10,10 +10,10 @@ from torch import nn
 from afield import load
 from afield.closed_form import a_distance, geodesic_flow_kernel, principal_subspace, solve_meda
 from afield.closed_form.meda import balance, contrasts, kernel, laplacian
-from afield.config.catalogue import create_method
 from afield.data.batches import Batch, BatchStream
 from afield.data.preprocessing import Preprocessing
 from afield.data.task import make_task
+from afield.methods.create import create_method
 from afield.results.table import make_table
 from afield.training.checkpoint import load_checkpoint
 from test_resume import Killed, assert_equal_runs, kill_before_step

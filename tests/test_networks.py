@@ -2,10 +2,10 @@ import pytest
 import timm
 import torch
 
-from afield.config.catalogue import create_method
 from afield.config.network import NetworkOptions
 from afield.data.batches import Batch
 from afield.errors import AfieldError
+from afield.methods.create import create_method
 from afield.networks import Pool, build_backbone, map_shape, normalisation
 
 SMALL = {"width": 8}
