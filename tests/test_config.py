@@ -133,7 +133,7 @@ def test_a_stored_config_with_another_method_on_top_is_that_method(old, new):
     others = {"training": {"lr": 0.1}, "task": {"target": "uci"}}
     stored = resolve({"method": {"name": old}, **others}).as_dict()
     assert resolve(stored, {"method": {"name": new}}) == resolve({"method": {"name": new}, **others})
-    flat = resolve(stored, {"method": {"name": new}}, {"network": {"average": "flatten"}})
+    flat = resolve(stored, {"method": {"name": new}}, {"network": {"pool": "flatten"}})
     assert flat.network.pool == "flatten", "what is said on top counts"
 
 

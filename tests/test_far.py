@@ -191,7 +191,7 @@ def test_the_papers_preset_sets_every_option_to_the_papers():
         "experts_shape_backbone": True,
     }
     fixed = find_entry("far-paper").fixed
-    assert (fixed["training"], fixed["network"]) == ({"ramp": "constant"}, {"average": "average"})
+    assert (fixed["training"], fixed["network"]) == ({"ramp": "constant"}, {"pool": "average"})
 
 
 def test_experts_are_dropped_without_changing_predictions():
