@@ -29,6 +29,8 @@ class DataOptions(BaseModel):
         "digits",
         description="of training images: 'digits' shifts them; 'photos' crops, mirrors and recolours them; or 'none'",
     )
+    domain_column: str = Field("", description="of a manifest or a Hugging Face data set; none: a column named domain")
+    label_column: str = Field("", description="of a manifest or a Hugging Face data set; none: a column named label")
     skip_bad: bool = Field(False, description="leave out files that are no readable image, and count them")
     placement: Placement = Field(
         "auto", description="where images lie in training: all on the device, or streamed to it; auto: by their size"

@@ -1,10 +1,18 @@
 """Opening the data a config names: a registered set, a folder, a manifest, or a Hugging Face data set."""
 
+import os
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from afield.config.data import DataOptions
+from afield.data.collect import make_domain_set
 from afield.data.domain import DomainSet
+from afield.data.entries import Listing
+from afield.data.folder import list_folder
+from afield.data.hub import PREFIX, is_saved, list_hub
+from afield.data.manifest import MANIFEST_SUFFIXES, list_manifest
 from afield.data.packed import packed
 from afield.data.registry import builders, load_data
 from afield.errors import AfieldError, unknown
@@ -12,15 +20,41 @@ from afield.errors import AfieldError, unknown
 SMALL_SIDE = 64
 """Images whose shorter side is at most this long are small: a network for photographs would be of no use to them."""
 
+SIZES = range(8, 2049)
+"""The values that the option `image_size` takes."""
+
+_opened: dict[tuple[object, ...], DomainSet] = {}
+KEPT = 2
+
 
 def open_data(options: DataOptions) -> DomainSet:
-    """The data set an option names. Checked as far as that goes without decoding everything."""
-    name = options.name
-    if name in builders():
-        return load_data(name)
-    path = Path(name)
-    if path.exists():
-        raise AfieldError(f"{path} cannot be opened yet")
+    """The data set an option names, every image of it looked at; asked again for unchanged files, the same object."""
+    if options.name in builders():
+        return load_data(options.name)
+    listing = _list(options)
+    key = (options.name, options.skip_bad, options.workers, listing.fingerprint())
+    if key not in _opened:
+        made = make_domain_set(options.name, listing, skip_bad=options.skip_bad, workers=options.workers)
+        for old in list(_opened)[: len(_opened) + 1 - KEPT]:
+            del _opened[old]
+        _opened[key] = made
+    return _opened[key]
+
+
+def _list(options: DataOptions) -> Listing:
+    """The images of a data set that is not registered."""
+    name, path = options.name, Path(options.name)
+    columns = {"domain": options.domain_column, "label": options.label_column}
+    if name.startswith(PREFIX):
+        return list_hub(name, **columns)
+    if os.path.isdir(name):  # noqa: PTH112 - false, not an error, for what can be no path
+        return list_hub(name, **columns) if is_saved(path) else list_folder(path)
+    if os.path.exists(name):  # noqa: PTH110
+        if path.suffix.lower() in MANIFEST_SUFFIXES:
+            return list_manifest(path, skip_bad=options.skip_bad, **columns)
+        raise AfieldError(f"{name} is neither a folder of images nor a manifest ({', '.join(MANIFEST_SUFFIXES)})")
+    if any(sign in name for sign in (os.sep, "/", ".")):
+        raise AfieldError(f"no such file or folder: {name}")
     raise unknown("data set", name, builders())
 
 
@@ -39,6 +73,13 @@ def ready_to_train(data: DomainSet, options: DataOptions) -> DomainSet:
 
 def suggested_settings(data: DomainSet, options: DataOptions) -> dict[str, dict[str, Any]]:
     """The lowest layer of a config: the preset that suits the images, and the size of images that have one size."""
-    preset = options.preset or data.preset or "small"
-    size = {"image_size": data.image_size} if data.image_size else {}
+    preset = options.preset or data.preset
+    side = data.image_size
+    if side is None or not preset:
+        sizes = np.concatenate(
+            [split.images.sizes() for domain in data.domains.values() for split in domain.splits.values()]
+        )
+        preset = preset or ("small" if np.median(sizes.min(axis=1)) <= SMALL_SIDE else "photos")
+        side = int(sizes[0, 0]) if (sizes == sizes[0, 0]).all() else None
+    size = {"image_size": side} if side in SIZES and preset != "photos" else {}
     return {"data": {"preset": preset, **size}}

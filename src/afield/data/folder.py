@@ -1,0 +1,145 @@
+"""A folder of images: DOMAIN/CLASS/*.jpg, with folders for splits above, between or below, or with none.
+
+A folder is one of a split only where all its neighbours are: beside `bus` and `car`, `train` is a class.
+"""
+
+import os
+from collections.abc import Callable, Hashable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from afield.data.entries import SPLITS, Entry, Files, Listing, some_of, stamp
+from afield.data.pixels import IMAGE_SUFFIXES
+from afield.errors import AfieldError
+
+LAYOUT = "images are expected as DOMAIN/CLASS/*.jpg, those of a domain without labels as DOMAIN/*.jpg"
+
+
+class Found(NamedTuple):
+    """An image file: its path in the folder, with slashes, and what tells whether it has changed."""
+
+    name: str
+    size: int
+    changed: int
+
+
+class Place(NamedTuple):
+    """Where a file lies, as far as that is understood."""
+
+    split: str | None
+    domain: str
+    label: str | None
+    deeper: list[str]
+
+
+def list_folder(folder: Path) -> Listing:
+    """All images below a folder, with the meaning of the folders they lie in."""
+    found: list[Found] = []
+    empty: list[str] = []
+    _search(str(folder), "", frozenset(), found, empty)
+    if not found:
+        raise AfieldError(f"no images in {folder}: {LAYOUT}")
+    found.sort()
+    notes = [f"folders without images: {some_of(sorted(empty), 10)}"] if empty else []
+    inside = [each for each in found if "/" in each.name]
+    places = read_layout([each.name.split("/")[:-1] for each in inside], str(folder))
+    stray = [each.name for each in found if "/" not in each.name]
+    stray += [each.name for each, place in zip(inside, places, strict=True) if place is None]
+    if len(stray) == len(found):
+        raise AfieldError(f"the images in {folder} lie in no folder of a domain: {LAYOUT}")
+    if stray:
+        notes.append(f"left out, because they lie in no folder of a domain: {some_of(stray)}")
+    root = os.path.abspath(folder)  # noqa: PTH100 - `resolve` would follow links
+    entries, stamps = [], []
+    for each, place in zip(inside, places, strict=True):
+        if place is not None:
+            entries.append(Entry(each.name, place.domain, place.label, place.split))
+            stamps.append(stamp(f"{root}/{each.name}", each.size, each.changed))
+    files = Files(root, [entry.source for entry in entries])
+    return Listing(entries, files, stamps, root, f"image files in {folder}", LAYOUT, tuple(notes))
+
+
+def _search(root: str, inside: str, around: frozenset[tuple[int, int]], found: list[Found], empty: list[str]) -> bool:
+    """Collect the images of one folder and of those in it; whether there are any."""
+    folder = f"{root}/{inside}" if inside else root
+    before, without = len(found), []
+    try:
+        status = os.stat(folder)  # noqa: PTH116
+        around = around | {(status.st_dev, status.st_ino)}
+        with os.scandir(folder) as children:
+            for child in children:
+                if child.name.startswith("."):
+                    continue
+                name = f"{inside}/{child.name}" if inside else child.name
+                if _is_folder(child):
+                    # A link to a folder that it lies in would never end.
+                    inner = child.stat()
+                    if (inner.st_dev, inner.st_ino) not in around and not _search(root, name, around, found, empty):
+                        without.append(name)
+                elif os.path.splitext(child.name)[1].lower() in IMAGE_SUFFIXES:  # noqa: PTH122
+                    found += _image(child, name)
+    except OSError as error:
+        raise AfieldError(f"cannot read folder {folder}: {error.strerror}") from error
+    if len(found) > before:
+        empty += without
+    return len(found) > before
+
+
+def _is_folder(child: "os.DirEntry[str]") -> bool:
+    try:
+        return child.is_dir()
+    except OSError:  # a link to itself
+        return False
+
+
+def _image(child: "os.DirEntry[str]", name: str) -> list[Found]:
+    """A file as it was found. A link that leads nowhere counts: it is to be named as unreadable, not overlooked."""
+    try:
+        status = child.stat()
+    except OSError:
+        return [Found(name, -1, 0)]
+    return [Found(name, status.st_size, status.st_mtime_ns)] if child.is_file() else []
+
+
+def read_layout(folders: Sequence[Sequence[str]], root: str) -> list[Place | None]:
+    """The meaning of the folders around each image; None for one that lies in no domain."""
+    places: list[Place | None] = []
+    splits_above = _are_splits([path[0] for path in folders], root)
+    for path in folders:
+        inside = list(path[1:]) if splits_above else list(path)
+        split = SPLITS[path[0].lower()] if splits_above else None
+        places.append(Place(split, inside[0], None, inside[1:]) if inside else None)
+    if not splits_above:
+        places = _take_splits(places, root, lambda place: place.domain)
+    places = [p and (p._replace(label=p.deeper[0], deeper=p.deeper[1:]) if p.deeper else p) for p in places]
+    if not splits_above:
+        places = _take_splits(places, root, lambda place: place.label and f"{place.domain}/{place.label}")
+    return places
+
+
+def _take_splits(places: list[Place | None], root: str, parent: Callable[[Place], str | None]) -> list[Place | None]:
+    """Where all folders in a parent are those of splits: what is in them, with its split."""
+    children: dict[Hashable, dict[str, None]] = {}
+    for place in places:
+        if place and place.split is None and place.deeper and (name := parent(place)):
+            children.setdefault(name, {})[place.deeper[0]] = None
+    of_splits = {name for name, inside in children.items() if _are_splits(list(inside), f"{root}/{name}")}
+    return [
+        place._replace(split=SPLITS[place.deeper[0].lower()], deeper=place.deeper[1:])
+        if place and place.split is None and place.deeper and parent(place) in of_splits
+        else place
+        for place in places
+    ]
+
+
+def _are_splits(names: Sequence[str], where: str) -> bool:
+    """Whether folders side by side are those of splits: all of them are. Two among others are an error."""
+    distinct = set(names)
+    splits = {name for name in distinct if name.lower() in SPLITS}
+    others = distinct - splits
+    if others and len(splits) > 1:
+        raise AfieldError(
+            f"{where} holds folders of splits ({', '.join(sorted(splits))}) beside others "
+            f"({some_of(sorted(others))}), which belong to no split"
+        )
+    return bool(splits) and not others
