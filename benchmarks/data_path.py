@@ -61,13 +61,11 @@ def working_folder(given: Path | None) -> Iterator[Path]:
 
 
 def make_files(folder: Path, count: int, different: int) -> None:
-    """DOMAIN/CLASS/NUMBER.jpg: parts of scikit-image's photographs, in turn for each domain and class."""
+    """DOMAIN/CLASS/NUMBER.jpg: parts of scikit-learn's two photographs, in turn for each domain and class."""
     different -= different % (DOMAINS * CLASSES)  # then a link is of its own domain and class
-    from skimage import data
+    from sklearn.datasets import load_sample_images
 
-    photographs = [
-        Image.fromarray(getattr(data, name)()).resize((1000, 800)) for name in ("astronaut", "coffee", "chelsea")
-    ]
+    photographs = [Image.fromarray(image).resize((1000, 700)) for image in load_sample_images().images]
     rng = np.random.default_rng(0)
     first: list[Path] = []
     for number in range(count):

@@ -1,0 +1,212 @@
+"""A user's own images, end to end through the installed command: trained, evaluated, predicted; and bad input."""
+
+import csv
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import afield
+from afield.results.records import evaluations
+from support.images import write_folder, write_image
+
+COMMAND = Path(sys.executable).parent / "afield"
+CLASSES = {"bus": 10, "car": 10, "tram": 10}
+TINY = {"network.width": 8, "training.batch_size": 6, "training.evaluate_every": 4, "training.checkpoint_every": 4}
+SET = [word for key, value in TINY.items() for word in ("--set", f"{key}={value}")]
+
+
+def afield_command(*words, cwd):
+    environment = {**os.environ, "COLUMNS": "200", "OMP_NUM_THREADS": "1", "AFIELD_CACHE": str(cwd / "cache")}
+    command = [COMMAND, *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=environment, check=False)
+
+
+def refused(result):
+    """The one line of an error that is the user's to mend."""
+    assert result.returncode == 2, result.stderr
+    lines = result.stderr.strip().splitlines()
+    assert len(lines) == 1, result.stderr
+    return lines[0]
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """Three cameras with labels, and a fourth whose images lie in one folder."""
+    home = tmp_path_factory.mktemp("own")
+    cameras = {f"camera{number}": CLASSES for number in (1, 2, 3, 4)}
+    write_folder(home / "photos", cameras)
+    flat = home / "photos" / "camera4"
+    for file in sorted(flat.rglob("*.png")):
+        file.rename(flat / f"{file.parent.name}-{file.name}")
+    for folder in [path for path in flat.iterdir() if path.is_dir()]:
+        folder.rmdir()
+    return home
+
+
+@pytest.fixture(scope="module")
+def trained(home):
+    return afield_command(
+        "train", "--data", "photos/", "--target", "camera4", "--steps", 120, "--out", "runs/a", *SET,
+        "--set", "training.evaluate_every=60", cwd=home,
+    )  # fmt: skip
+
+
+def test_a_folder_with_an_unlabelled_target_is_trained_on(home, trained):
+    assert trained.returncode == 0, trained.stderr
+    records = [json.loads(line) for line in (home / "runs/a/records.jsonl").read_text().splitlines()]
+    header, last = records[0], records[-2]
+    assert header["config"]["data"]["name"] == "photos/"
+    assert header["config"]["data"]["preset"] == "small"
+    assert last["target"] == {"camera4": {**last["target"]["camera4"], "accuracy": None, "n": 30}}
+    assert set(last["sources"]) == {"camera1", "camera2", "camera3"}
+    assert all(result["n"] == 6 for result in last["sources"].values())
+    assert len(header["protocol"]["checksum"]) == 64
+    row = next(line for line in trained.stdout.splitlines() if "camera4" in line)
+    assert "-" in row.split()
+    assert "0.0" not in row
+
+
+def test_the_run_is_evaluated_by_its_folder(home, trained):
+    result = afield_command("evaluate", "runs/a", cwd=home)
+    assert result.returncode == 0, result.stderr
+    row = next(line for line in result.stdout.splitlines() if "camera4" in line)
+    assert "%" not in row
+    values = json.loads(afield_command("evaluate", "runs/a", "--data", "photos/", "--json", cwd=home).stdout)
+    assert values["camera4"]["accuracy"] is None
+    assert min(values[name]["accuracy"] for name in ("camera1", "camera2", "camera3")) > 0.5
+
+
+def test_the_run_predicts_the_images_of_the_target(home, trained):
+    result = afield_command("predict", "runs/a", "photos/camera4", "--out", "said.csv", cwd=home)
+    assert result.returncode == 0, result.stderr
+    rows = list(csv.DictReader((home / "said.csv").open()))
+    assert len(rows) == 30
+    right = [row["class"] == Path(row["file"]).name.split("-")[0] for row in rows]
+    assert sum(right) > 20, "one in three would be chance"
+
+
+def test_python_says_the_same(home, trained, monkeypatch):
+    monkeypatch.chdir(home)
+    model = afield.load("runs/a")
+    assert model.classes == ("bus", "car", "tram")
+    files = sorted((home / "photos/camera4").iterdir())[:5]
+    rows = {row["file"]: row["class"] for row in csv.DictReader((home / "said.csv").open())}
+    assert model.predict(files) == [rows[f"photos/camera4/{file.name}"] for file in files]
+
+
+def test_data_show_counts_what_there_is(home):
+    result = afield_command("data", "show", "photos/", "--out", "sheet.png", cwd=home)
+    assert result.returncode == 0, result.stderr
+    assert "camera4" in result.stdout
+    assert "no labels" in result.stdout
+    assert (home / "sheet.png").stat().st_size > 1000
+
+
+def test_resident_packed_and_streamed_runs_are_one_run_and_resume_in_the_same_bits(home, tmp_path, monkeypatch):
+    monkeypatch.chdir(home)
+    monkeypatch.setenv("AFIELD_CACHE", str(tmp_path / "cache"))
+
+    def train(name, steps=8, **settings):
+        run = afield.train(
+            data="photos/", target="camera4", steps=steps, out=tmp_path / name, progress=False,
+            settings=TINY | {"training.device": "cpu"} | {f"data.{key}": value for key, value in settings.items()},
+        )  # fmt: skip
+        return evaluations(run.records)
+
+    resident = train("resident", placement="resident", cache_gb=0.0)
+    assert train("streamed", placement="streamed", cache_gb=0.0) == resident
+    assert train("packed", placement="streamed", cache_gb=1.0) == resident
+    assert train("packed-again", placement="streamed", cache_gb=1.0) == resident
+
+    from afield.training.loop import Loop
+
+    step = Loop._train_step
+
+    def killed(loop):
+        if loop.step == 6:
+            raise KeyboardInterrupt
+        step(loop)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Loop, "_train_step", killed)
+        with pytest.raises(KeyboardInterrupt):
+            train("resumed", placement="streamed", cache_gb=0.0)
+    run = afield.train(out=tmp_path / "resumed", resume=True, progress=False)
+    assert evaluations(run.records) == resident
+
+
+def test_a_domain_smaller_than_a_batch_works_and_is_noted(home, tmp_path):
+    write_folder(tmp_path / "few", {"a": {"bus": 12, "car": 12}, "b": {"bus": 2, "car": 2}, "c": {"bus": 9, "car": 9}})
+    words = ("train", "--data", "few", "--target", "c", "--steps", 2, "--out", "run", *SET)
+    result = afield_command(*words, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert "domain b has 2 training images, fewer than the batch's 6" in result.stderr
+
+
+def test_bad_input_is_one_line_and_leaves_nothing(tmp_path):
+    both = {"bus": 4, "car": 4}
+    photos = write_folder(tmp_path / "photos", {"a": both, "b": both, "flat": 5})
+    (tmp_path / "empty").mkdir()
+    write_folder(tmp_path / "alone", {"a": both})
+    write_folder(tmp_path / "spelt", {"a": {"Bus": 4, "car": 4}, "b": both})
+    write_folder(tmp_path / "single", {"a": {"bus": 4, "car": 1}, "b": both})
+    corrupt = write_folder(tmp_path / "corrupt", {"a": both, "b": both})
+    broken = corrupt / "a" / "bus" / "000.png"
+    broken.write_bytes(broken.read_bytes()[:100])
+    (tmp_path / "columns.csv").write_text("path,domain\nx.png,a\n")
+    (tmp_path / "missing.csv").write_text("path,domain,label\nnowhere.png,a,bus\n")
+    cases = {
+        ("nosuch/", "b"): "no such file or folder",
+        ("photo", "b"): "unknown data set 'photo'",
+        ("empty", "b"): "no images",
+        ("alone", "a"): "one domain",
+        ("photos", "c"): "unknown domain 'c'",
+        ("spelt", "b"): "'Bus' in a and 'bus' in b",
+        ("single", "b"): "one image",
+        ("corrupt", "b"): "000.png",
+        ("columns.csv", "b"): "label",
+        ("missing.csv", "b"): "nowhere.png",
+    }
+    for (data, target), words in cases.items():
+        result = afield_command(
+            "train", "--data", data, "--target", target, "--steps", 2, "--out", "run", *SET, cwd=tmp_path
+        )
+        assert words in refused(result), (data, result.stderr)
+        assert not (tmp_path / "run").exists(), data
+    for sources, words in (("a,flat", "source 'flat' has no labels"), ("a,b", "among the sources")):
+        result = afield_command(
+            "train", "--data", "photos", "--target", "b", "--sources", sources, "--out", "run", *SET, cwd=tmp_path
+        )
+        assert words in refused(result)
+    assert photos.exists()
+    skipping = afield_command(
+        "train", "--data", "corrupt", "--target", "b", "--steps", 1, "--out", "run", "--skip-bad", *SET, cwd=tmp_path
+    )
+    assert skipping.returncode == 0, skipping.stderr
+    assert "left out: 1 image" in skipping.stderr
+
+
+def test_a_leak_is_named(tmp_path):
+    both = {"bus": 4, "car": 4}
+    write_folder(tmp_path / "photos", {"a": both, "b": both})
+    shutil.copy(tmp_path / "photos/a/bus/000.png", tmp_path / "photos/b/bus/copy.png")
+    result = afield_command("data", "show", "photos", cwd=tmp_path)
+    assert "leak" in result.stdout
+    assert "copy.png" in result.stdout
+
+
+def test_a_manifest_and_arrays_train_too(tmp_path):
+    lines = ["path,domain,label"]
+    for number in range(36):
+        domain, label = "abc"[number % 3], ("bus", "car")[number % 2]
+        write_image(tmp_path / "files" / f"{number}.png", number)
+        lines.append(f"files/{number}.png,{domain},{'' if domain == 'c' else label}")
+    (tmp_path / "list.csv").write_text("\n".join(lines))
+    words = ("train", "--data", "list.csv", "--target", "c", "--steps", 2, "--out", "run", *SET)
+    result = afield_command(*words, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
