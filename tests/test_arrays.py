@@ -123,6 +123,7 @@ def test_what_is_wrong_with_arrays_is_one_line():
     fails("image 1 of shape (2, 2, 4)", [images[0], pixels(2, 2, 4)], LABELS[:2], DOMAINS[:2])
     fails("image 0 of shape (0, 4)", [pixels(0, 4)], ["bus"], ["a"])
     fails("must be an array or a list of arrays", "photos/", LABELS, DOMAINS)
+    fails("arrays has no images", images[:0], [], [])
     fails("no images in the list", [], [], [])
     fails("image 0 has label 7, but classes has 2 names", images, [7] * COUNT, DOMAINS, classes=["x", "y"])
     fails("did you mean 'bus'?", images, ["bush", *LABELS[1:]], DOMAINS, classes=["bus", "car"])

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from afield.data.entries import SPLITS, Entry, Listing, some_of, stamp
+from afield.data.entries import SPLITS, Entry, Listing, counted, some_of, stamp
 from afield.errors import AfieldError
 
 PREFIX = "hf:"
@@ -106,7 +106,7 @@ def _by_split(name: str, loaded: Any) -> tuple[dict[str, Any], list[str]]:
         raise AfieldError(
             f"{name} has the splits {some_of(loaded, 10)}; needed is train, and maybe validation and test"
         )
-    others = [f"{split} ({len(table):,} images)" for split, table in loaded.items() if split not in known]
+    others = [f"{split} ({counted(len(table))})" for split, table in loaded.items() if split not in known]
     return known, [
         f"left out, because they are neither train, validation nor test: {some_of(others, 10)}"
     ] if others else []
