@@ -378,6 +378,17 @@ def test_files_are_looked_at_once(tmp_path, monkeypatch, cache):
     assert opened(folder).checksum() == before.checksum()
 
 
+def test_a_bar_is_shown_to_a_person_with_many_images(tmp_path, monkeypatch, capsys):
+    folder = write_folder(tmp_path / "photos", CAMERAS)
+    opened(folder)
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(probing, "WORTH_A_BAR", 20)
+    monkeypatch.setenv("FORCE_COLOR", "1")  # makes rich believe in a terminal
+    monkeypatch.setenv("AFIELD_CACHE", str(tmp_path / "another cache"))
+    opened(folder, skip_bad=True)
+    assert "looking at images" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     "damage", ["", "{", "[]", '{"format": 0}', '{"format": 1, "images": {"x": ["zz", 1]}}', "\xff"]
 )

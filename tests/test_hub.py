@@ -25,6 +25,7 @@ def apart(tmp_path, monkeypatch):
     monkeypatch.setenv("AFIELD_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "hub")
     datasets.disable_progress_bars()
+    hub._load_remote.cache_clear()
 
 
 @pytest.fixture
@@ -147,6 +148,7 @@ def test_names_of_the_hub_are_loaded_with_their_config(pictures, monkeypatch):
     asked = []
     monkeypatch.setattr(datasets, "load_dataset", lambda *given: asked.append(given) or {"train": table(pictures)})
     data = opened("hf:someone/cameras:night")
+    assert opened("hf:someone/cameras:night") is data
     opened("hf:cameras")
     assert asked == [("someone/cameras", "night"), ("cameras", None)]
     assert data.name == "hf:someone/cameras:night"
