@@ -187,6 +187,7 @@ def test_what_is_no_image_is_ignored(tmp_path):
 
 def test_links_to_files_and_folders_are_followed_and_do_not_go_round(tmp_path):
     real = write_folder(tmp_path / "real", {"camera1": {"bus": 4, "car": 4}, "camera2": {"bus": 4, "car": 4}})
+    expected = opened(real).checksum()
     folder = tmp_path / "photos"
     (folder / "camera1" / "bus").mkdir(parents=True)
     for file in (real / "camera1" / "bus").iterdir():
@@ -195,8 +196,7 @@ def test_links_to_files_and_folders_are_followed_and_do_not_go_round(tmp_path):
     (folder / "camera2").symlink_to(real / "camera2")
     (folder / "camera1" / "car" / "round").symlink_to(folder / "camera1")
     (folder / "camera1" / "car" / "self").symlink_to("self")
-    data = opened(folder)
-    assert data.checksum() == opened(real).checksum()
+    assert opened(folder).checksum() == expected
 
 
 def test_the_order_of_the_files_on_disk_does_not_matter(tmp_path):
@@ -234,7 +234,7 @@ def test_equal_images_are_on_one_side(tmp_path):
     train, test = ({s.images.probes[i].digest for i in s.images.which} for s in (data["a"].train, data["a"].test))
     assert not train & test
     assert len(data["a"].test) == 2 * 3 + 1
-    assert data.notes == ("1 image has more than one label, e.g. a/bus/000.png (bus) = a/car/x.png (car)",)
+    assert data.notes == ("1 image has more than one label, e.g. a/bus/000-0.png (bus) = a/car/x.png (car)",)
 
 
 def test_one_image_of_a_class_is_not_enough_to_split(tmp_path):
@@ -292,7 +292,8 @@ def test_two_spellings_of_a_class_are_noticed(one, other):
     [
         ("class1", "class2"), ("class1", "class12"), ("cat", "cats"), ("bus", "bun"), ("house", "mouse"),
         ("typical", "atypical"), ("symptomatic", "asymptomatic"), ("normal", "abnormal"), ("benign", "malignant"),
-        ("0", "1"), ("a", "b"), ("model s", "model x"), ("boeing 737", "boeing 787"), ("-", "_"), ("stage2b", "stage3b"),
+        ("0", "1"), ("a", "b"), ("model s", "model x"), ("boeing 737", "boeing 787"), ("-", "_"),
+        ("stage2b", "stage3b"),
     ],
 )  # fmt: skip
 def test_two_classes_are_not_taken_for_one(one, other):
@@ -377,6 +378,17 @@ def test_files_are_looked_at_once(tmp_path, monkeypatch, cache):
     assert opened(folder).checksum() == before.checksum()
 
 
+def test_a_bar_is_shown_to_a_person_with_many_images(tmp_path, monkeypatch, capsys):
+    folder = write_folder(tmp_path / "photos", CAMERAS)
+    opened(folder)
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(probing, "WORTH_A_BAR", 20)
+    monkeypatch.setenv("FORCE_COLOR", "1")  # makes rich believe in a terminal
+    monkeypatch.setenv("AFIELD_CACHE", str(tmp_path / "another cache"))
+    opened(folder, skip_bad=True)
+    assert "looking at images" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     "damage", ["", "{", "[]", '{"format": 0}', '{"format": 1, "images": {"x": ["zz", 1]}}', "\xff"]
 )
@@ -427,7 +439,7 @@ def test_a_name_that_is_no_text_is_an_error(tmp_path):
         pytest.skip("names of files are not in UTF-8 here")
     folder = write_folder(tmp_path / "photos", CAMERAS)
     try:
-        os.rename(bytes(folder / "camera1" / "car"), os.fsencode(folder) + b"/camera1/c\xff")
+        (folder / "camera1" / "car").rename(folder / "camera1" / os.fsdecode(b"c\xff"))
     except OSError:
         pytest.skip("this file system wants names in UTF-8")
     fails(folder, "characters that are no text")

@@ -33,9 +33,11 @@ def check_domains(name: str, labels: Labels, hint: str) -> None:
     for text in (*labels, *(label for found in labels.values() for label in found)):
         if any(unicodedata.category(character) in ("Cc", "Cs") for character in text):
             raise AfieldError(f"{name}: the name {text!r} of a domain or a class has characters that are no text")
+    if not labels:
+        raise AfieldError(f"{name} has no images that can be read")
     if len(labels) < 2:
         needed = "two are needed, one to learn from and one to work in"
-        raise AfieldError(f"{name} has one domain, '{next(iter(labels), '')}'; {needed}; {hint}")
+        raise AfieldError(f"{name} has one domain, '{next(iter(labels))}'; {needed}; {hint}")
     classes = sorted({label for found in labels.values() for label in found})
     if not classes:
         raise AfieldError(f"{name}: none of the domains {some_of(labels, 5)} has labels, and one must; {hint}")

@@ -8,11 +8,11 @@ import numpy as np
 from afield.data.classes import check_domains, labels_by_domain, notes_on_classes, sorted_classes
 from afield.data.decoding import EncodedImages, Probe
 from afield.data.domain import Domain, DomainSet, Split
-from afield.data.entries import Entry, Listing
+from afield.data.entries import Entry, Listing, counted
 from afield.data.images import Images, Indices
 from afield.data.leaks import notes_on_leaks
 from afield.data.probing import probe_all
-from afield.data.splits import Parts, divide
+from afield.data.splits import divide
 from afield.errors import AfieldError
 
 NAMED = 3
@@ -26,8 +26,7 @@ def make_domain_set(name: str, listing: Listing, *, skip_bad: bool = False, work
     bad = [number for number, probe in enumerate(probes) if probe.error]
     notes = listing.notes
     if bad:
-        count = "1 image" if len(bad) == 1 else f"{len(bad):,} images"
-        message = f"{count} of {len(probes):,} cannot be read: {_named(bad, listing.entries, probes)}"
+        message = f"{counted(len(bad))} of {len(probes):,} cannot be read: {_named(bad, listing.entries, probes)}"
         if not skip_bad:
             raise AfieldError(f"{message}; {SKIP}")
         notes = (f"left out: {message}", *notes)
@@ -71,7 +70,7 @@ def assemble(
         domains[domain] = Domain(domain, origin=origin, **made)  # type: ignore[arg-type]
     found = (
         *notes,
-        *_notes_on_labels(divided, by_domain, entries),
+        *_notes_on_labels(by_domain, entries),
         *notes_on_classes(labels, classes),
         *notes_on_leaks(divided, entries, probes),
     )
@@ -93,12 +92,12 @@ def _reason(error: str) -> str:
     return reason.replace("an image has ", "", 1) or "no image"
 
 
-def _notes_on_labels(divided: dict[str, Parts], by_domain: dict[str, list[int]], entries: Sequence[Entry]) -> list[str]:
+def _notes_on_labels(by_domain: dict[str, list[int]], entries: Sequence[Entry]) -> list[str]:
     notes = []
     for domain, numbers in by_domain.items():
         without = sum(entries[number].label is None for number in numbers)
         if without == len(numbers):
-            notes.append(f"domain {domain} has no labels ({without:,} images)")
+            notes.append(f"domain {domain} has no labels ({counted(without)})")
         elif without:
             notes.append(f"domain {domain}: {without:,} of {len(numbers):,} images have no label")
     return notes

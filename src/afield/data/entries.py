@@ -76,3 +76,8 @@ def some_of(names: Iterable[str], most: int = 3) -> str:
     names = list(names)
     more = f" and {len(names) - most:,} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
+
+
+def counted(count: int) -> str:
+    """So many images, in words."""
+    return "1 image" if count == 1 else f"{count:,} images"

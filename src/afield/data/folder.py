@@ -41,20 +41,22 @@ def list_folder(folder: Path) -> Listing:
         raise AfieldError(f"no images in {folder}: {LAYOUT}")
     found.sort()
     notes = [f"folders without images: {some_of(sorted(empty), 10)}"] if empty else []
-    inside = [each for each in found if "/" in each.name]
-    places = read_layout([each.name.split("/")[:-1] for each in inside], str(folder))
-    stray = [each.name for each in found if "/" not in each.name]
-    stray += [each.name for each, place in zip(inside, places, strict=True) if place is None]
-    if len(stray) == len(found):
+    parents = [each.name.rpartition("/")[0] for each in found]
+    distinct = sorted(set(parents) - {""})  # far fewer than files
+    places = dict(zip(distinct, read_layout([parent.split("/") for parent in distinct], str(folder)), strict=True))
+    root = os.path.abspath(folder)  # noqa: PTH100 - `resolve` would follow links
+    entries, stamps, stray = [], [], []
+    for each, parent in zip(found, parents, strict=True):
+        place = places.get(parent)
+        if place is None:
+            stray.append(each.name)
+            continue
+        entries.append(Entry(each.name, place.domain, place.label, place.split))
+        stamps.append(stamp(f"{root}/{each.name}", each.size, each.changed))
+    if not entries:
         raise AfieldError(f"the images in {folder} lie in no folder of a domain: {LAYOUT}")
     if stray:
         notes.append(f"left out, because they lie in no folder of a domain: {some_of(stray)}")
-    root = os.path.abspath(folder)  # noqa: PTH100 - `resolve` would follow links
-    entries, stamps = [], []
-    for each, place in zip(inside, places, strict=True):
-        if place is not None:
-            entries.append(Entry(each.name, place.domain, place.label, place.split))
-            stamps.append(stamp(f"{root}/{each.name}", each.size, each.changed))
     files = Files(root, [entry.source for entry in entries])
     return Listing(entries, files, stamps, root, f"image files in {folder}", LAYOUT, tuple(notes))
 
@@ -102,7 +104,7 @@ def _image(child: "os.DirEntry[str]", name: str) -> list[Found]:
 
 
 def read_layout(folders: Sequence[Sequence[str]], root: str) -> list[Place | None]:
-    """The meaning of the folders around each image; None for one that lies in no domain."""
+    """The meaning of folders that images lie in, given as the names on the way there; None for one in no domain."""
     places: list[Place | None] = []
     splits_above = _are_splits([path[0] for path in folders], root)
     for path in folders:

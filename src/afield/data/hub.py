@@ -4,10 +4,11 @@ import bisect
 import os
 import threading
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from afield.data.entries import SPLITS, Entry, Listing, some_of, stamp
+from afield.data.entries import SPLITS, Entry, Listing, counted, some_of, stamp
 from afield.errors import AfieldError
 
 PREFIX = "hf:"
@@ -64,7 +65,8 @@ def list_hub(name: str, *, domain: str = "", label: str = "") -> Listing:
         columns = table.select_columns([domain, label]).to_dict()
         domains = _names(columns[domain], table.features[domain])
         labels = _names(columns[label], table.features[label])
-        version = [_version(file["filename"]) for file in table.cache_files]
+        files = [_version(file["filename"]) for file in table.cache_files]
+        version = stamp(files) if files else ""  # a table in memory has nothing that tells of a change
         for row, (where, what) in enumerate(zip(domains, labels, strict=True)):
             if where is None:
                 raise AfieldError(f"{name}: row {row} of {split or 'the table'} has no {domain}")
@@ -89,12 +91,20 @@ def _load(name: str) -> Any:
         path, _, config = bare.partition(":")
         if not path:
             raise AfieldError(f"{name} names no data set: hf:NAME, or hf:NAME:CONFIG")
-        return datasets.load_dataset(path, config or None)
+        return _load_remote(path, config)
     except AfieldError:
         raise
     except Exception as error:  # the hub, the network, a file format or a stranger's table: there is no end of kinds
         reason = " ".join(str(error).split("\n", 1)[0].split()) or type(error).__name__
         raise AfieldError(f"cannot load {name}: {reason}") from error
+
+
+@lru_cache(maxsize=2)
+def _load_remote(path: str, config: str) -> Any:
+    # Once per process: the hub is asked each time, which takes seconds.
+    import datasets
+
+    return datasets.load_dataset(path, config or None)
 
 
 def _by_split(name: str, loaded: Any) -> tuple[dict[str, Any], list[str]]:
@@ -106,7 +116,7 @@ def _by_split(name: str, loaded: Any) -> tuple[dict[str, Any], list[str]]:
         raise AfieldError(
             f"{name} has the splits {some_of(loaded, 10)}; needed is train, and maybe validation and test"
         )
-    others = [f"{split} ({len(table):,} images)" for split, table in loaded.items() if split not in known]
+    others = [f"{split} ({counted(len(table))})" for split, table in loaded.items() if split not in known]
     return known, [
         f"left out, because they are neither train, validation nor test: {some_of(others, 10)}"
     ] if others else []

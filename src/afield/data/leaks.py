@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 
 from afield.data.decoding import Probe
-from afield.data.entries import Entry
+from afield.data.entries import Entry, counted
 from afield.data.splits import Parts
 
 Pair = tuple[str, str]
@@ -38,8 +38,8 @@ def notes_on_leaks(divided: Mapping[str, Parts], entries: Sequence[Entry], probe
         for (domain, first, second), found in within.items()
     ]
     if doubtful:
-        count = "1 image has" if len(doubtful) == 1 else f"{len(doubtful):,} images have"
-        notes.append(f"{count} more than one label, e.g. {doubtful[0]}")
+        have = "has" if len(doubtful) == 1 else "have"
+        notes.append(f"{counted(len(doubtful))} {have} more than one label, e.g. {doubtful[0]}")
     return notes
 
 
@@ -79,7 +79,7 @@ def _add(found: Found, key: tuple[str, ...], one: int, other: int, entries: Sequ
 
 
 def _counted(found: Sequence[Pair]) -> str:
-    return "1 image is" if len(found) == 1 else f"{len(found):,} images are"
+    return f"{counted(len(found))} {'is' if len(found) == 1 else 'are'}"
 
 
 def _example(found: Sequence[Pair]) -> str:

@@ -41,13 +41,15 @@ def probe_all(sources: Sources, stamps: Sequence[str], place: str, workers: int 
 
 
 def _probe(sources: Sources, numbers: Sequence[int], workers: int) -> Iterator[tuple[int, Probe]]:
-    """Ask the processes that decode. Few requests wait at a time, because each may hold the content of its images."""
+    """Ask the processes that decode."""
     pool = decoders(workers)
 
     def ask(some: Sequence[int]) -> list[tuple[int, Probe]]:
         return list(zip(some, pool.probe([sources[number] for number in some]), strict=True))
 
     size = max(1, min(IN_A_REQUEST, len(numbers) // (2 * pool.count)))
+    if isinstance(sources[numbers[0]], bytes):
+        size = 1  # many large images at a time would fill the memory; of files only the names travel
     starts = iter(range(0, len(numbers), size))
     with ThreadPoolExecutor(pool.count, "afield-probe") as threads, _bar(len(numbers)) as bar:
         waiting: set[Future[list[tuple[int, Probe]]]] = set()
