@@ -21,7 +21,7 @@ import torch
 from lightning.fabric import Fabric
 
 from afield import list_methods
-from afield.config.catalogue import create_method
+from afield.methods.create import create_method
 from afield.config.training import TrainingOptions
 from afield.data.batches import BatchStream
 from afield.data.domain import Domain, DomainSet, Split

@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch import nn
 
-from adversarial import SOURCES, build, gradients, make_batch
-from afield.config.catalogue import create_method
 from afield.data.batches import Batch
-from comparing import same, swap_first_sources
-from test_resume import Killed, assert_equal_runs, kill_before_step
+from afield.methods.create import create_method
+from support.adversarial import SOURCES, build, gradients, make_batch
+from support.comparing import same, swap_first_sources
+from support.resuming import Killed, assert_equal_runs, kill_before_step
 
 METHODS = ("dann", "adda", "dctn", "mme")
 ROUTES = {

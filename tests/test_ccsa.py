@@ -8,8 +8,8 @@ from torch import tensor
 from torch.nn.functional import cross_entropy, normalize
 
 from afield.losses import ContrastiveAlignment, contrastive_alignment
-from comparing import same
-from generalizing import build, make_batch, reached
+from support.comparing import same
+from support.generalizing import build, make_batch, reached
 
 
 def pairwise(features, labels, margin):

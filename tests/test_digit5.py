@@ -19,7 +19,7 @@ from afield.data.digits.glyphs import draw_outlined
 from afield.data.registry import load_data, register_data
 from afield.errors import AfieldError
 from afield.training.assemble import make_header
-from digit5_files import (
+from support.digit5_files import (
     ORDER,
     SMALL,
     parts,

@@ -13,7 +13,7 @@ from scipy.io import savemat
 from afield.app import cli
 from afield.data import digit5
 from afield.data import registry as data_registry
-from digit5_files import (
+from support.digit5_files import (
     ORDER,
     SMALL,
     parts,

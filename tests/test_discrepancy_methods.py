@@ -10,7 +10,6 @@ from sklearn.datasets import make_moons
 from torch import nn, tensor
 from torch.nn.functional import cross_entropy
 
-from afield.config.catalogue import create_method
 from afield.config.training import TrainingOptions
 from afield.data.batches import Batch
 from afield.losses import (
@@ -20,10 +19,11 @@ from afield.losses import (
     moment_distance,
     raw_moment_distance,
 )
+from afield.methods.create import create_method
 from afield.networks import mean_prediction
 from afield.training.schedules import adaptation_weight, learning_rate
-from comparing import same
-from test_resume import DROPOUT, Killed, assert_equal_runs, kill_before_step
+from support.comparing import same
+from support.resuming import DROPOUT, Killed, assert_equal_runs, kill_before_step
 
 SOURCES, PER_DOMAIN, CLASSES = 3, 4, 4
 LABELLED = SOURCES * PER_DOMAIN

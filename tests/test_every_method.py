@@ -11,7 +11,7 @@ from afield.app.cli import main
 from afield.config.catalogue import find_entry
 from afield.results.run import read_run
 from afield.results.table import make_table
-from test_resume import Killed, assert_equal_runs, kill_before_step
+from support.resuming import Killed, assert_equal_runs, kill_before_step
 
 SMALL = {"network.width": 8, "training.batch_size": 4, "training.evaluate_every": 2, "training.checkpoint_every": 2}
 METHODS = afield.list_methods()

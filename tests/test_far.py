@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from afield.config.catalogue import create_method, find_entry, list_methods
+from afield.config.catalogue import find_entry, list_methods
 from afield.data.batches import Batch
 from afield.losses import (
     class_imbalance,
@@ -13,9 +13,9 @@ from afield.losses import (
     ranking_entropy_plus,
     unranked_entropy,
 )
-from comparing import same
+from support.comparing import same
+from support.far import PER_DOMAIN, SOURCES, build, by_hand, classify, make_batch
 
-SOURCES, PER_DOMAIN, CLASSES = 3, 3, 4
 EVERYTHING = {"backbone", "fa", "fr", "classifier", "experts"}
 FAR_LOSSES = {"classification", "aligned", "align", "dre", "experts", "consistency"}
 LOSSES = {
@@ -30,38 +30,10 @@ LOSSES = {
 }
 
 
-def build(name="far", *, hidden=(), **options):
-    """In double precision, so that what is equal on paper is equal to many digits here."""
-    torch.manual_seed(0)
-    network = {"width": 8, "hidden": list(hidden)}
-    return create_method(name, num_classes=CLASSES, num_sources=SOURCES, network=network, **options).double()
-
-
-def make_batch(target=True):
-    """Domains that differ in mean and contrast, so that there is something to align."""
-    torch.manual_seed(1)
-    domains = SOURCES + target
-    images = torch.randn(domains, PER_DOMAIN, 3, 32, 32, dtype=torch.float64)
-    images = images * torch.linspace(0.5, 2, domains).view(-1, 1, 1, 1, 1) + torch.arange(domains).view(-1, 1, 1, 1, 1)
-    return Batch(images.flatten(0, 1), torch.randint(CLASSES, (SOURCES * PER_DOMAIN,)), SOURCES)
-
-
 def gradients(loss, method):
     """Of one loss, by every parameter; zeros where it does not reach."""
     parameters = list(method.parameters())
     return torch.autograd.grad(loss, parameters, retain_graph=True, allow_unused=True, materialize_grads=True)
-
-
-def by_hand(method, images):
-    """F, A, R+ and R- from the method's parts, by the paper's formulas."""
-    F = method.backbone(images)
-    A = method.fa(F)
-    gate = method.fr(F - A)
-    return F, A, gate * (F - A), (1 - gate) * (F - A)
-
-
-def classify(method, features):
-    return method.classifier(method.pool(features))
 
 
 @pytest.mark.parametrize("gate", ["both", "channel", "spatial", "conv"])
@@ -190,7 +162,7 @@ def test_the_papers_preset_sets_every_option_to_the_papers():
         "experts_shape_backbone": True,
     }
     fixed = find_entry("far-paper").fixed
-    assert (fixed["training"], fixed["network"]) == ({"ramp": "constant"}, {"average": "average"})
+    assert (fixed["training"], fixed["network"]) == ({"ramp": "constant"}, {"pool": "average"})
 
 
 def test_experts_are_dropped_without_changing_predictions():

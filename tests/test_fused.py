@@ -21,7 +21,7 @@ needs_kernels = pytest.mark.skipif(
     fused.kernels is None or not (GPU or INTERPRETED), reason="no GPU: the interpreter's test runs this one"
 )
 needs_gpu = pytest.mark.skipif(fused.kernels is None or not GPU, reason="needs a GPU and Triton")
-pooled_or_not = pytest.mark.parametrize("average", [True, False], ids=["pooled", "flat"])
+pooled_or_not = pytest.mark.parametrize("pool", [True, False], ids=["pooled", "flat"])
 
 
 def plain_norm(x, weight, bias, running_mean, running_var, momentum, eps, pool):

@@ -3,8 +3,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from afield.config.catalogue import create_method
 from afield.config.network import NetworkOptions
+from afield.methods.create import create_method
 from afield.networks import (
     ChannelGate,
     Classifier,

@@ -7,14 +7,14 @@ import pytest
 import torch
 from torch import nn, tensor
 
-from afield.config.catalogue import create_method
 from afield.data.batches import Batch
+from afield.methods.create import create_method
 from afield.methods.crossgrad import CrossGrad
 from afield.methods.epi_fcr import EpiFCR
 from afield.methods.jigen import JiGen
-from comparing import same, swap_first_sources
-from generalizing import LABEL_NETWORK, SOURCES, build, make_batch, trained
-from test_resume import Killed, assert_equal_runs, every, kill_before_step
+from support.comparing import same, swap_first_sources
+from support.generalizing import LABEL_NETWORK, SOURCES, build, make_batch, trained
+from support.resuming import Killed, assert_equal_runs, every, kill_before_step
 
 METHODS = ("ccsa", "jigen", "crossgrad", "epi-fcr")
 

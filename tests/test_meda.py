@@ -10,13 +10,13 @@ from torch import nn
 from afield import load
 from afield.closed_form import a_distance, geodesic_flow_kernel, principal_subspace, solve_meda
 from afield.closed_form.meda import balance, contrasts, kernel, laplacian
-from afield.config.catalogue import create_method
 from afield.data.batches import Batch, BatchStream
 from afield.data.preprocessing import Preprocessing
 from afield.data.task import make_task
+from afield.methods.create import create_method
 from afield.results.table import make_table
 from afield.training.checkpoint import load_checkpoint
-from test_resume import Killed, assert_equal_runs, kill_before_step
+from support.resuming import Killed, assert_equal_runs, kill_before_step
 
 FEW = {"method.samples": 20}
 NAMES = ("meda", "baseline")
@@ -337,7 +337,7 @@ def test_the_network_is_trained_as_the_baseline(train_toy, tmp_path):
     assert all(torch.equal(state[name], value) for name, value in expected.items())
     for line, other in zip(meda.records, baseline.records, strict=True):
         if line["event"] == "evaluation":
-            assert line["oracle"]["night"]["views"]["network"] == other["oracle"]["night"]["accuracy"]
+            assert line["target"]["night"]["views"]["network"] == other["target"]["night"]["accuracy"]
             assert line["losses"] == other["losses"]
     model = load(meda.checkpoint)
     assert bool(model.method.solved)

@@ -19,7 +19,7 @@ from afield.losses import (
     squared_mmd,
     squared_mmd_among,
 )
-from comparing import same
+from support.comparing import normal, same
 
 quick = settings(deadline=None, max_examples=25)
 
@@ -27,10 +27,6 @@ quick = settings(deadline=None, max_examples=25)
 @pytest.fixture(autouse=True)
 def seed_torch():
     torch.manual_seed(0)
-
-
-def normal(*shape):
-    return torch.randn(*shape, dtype=torch.float64)
 
 
 # ---- MMD ----

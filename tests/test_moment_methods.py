@@ -8,15 +8,15 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from afield.config.catalogue import create_method, find_entry
+from afield.config.catalogue import find_entry
 from afield.config.training import TrainingOptions
 from afield.data.batches import Batch
 from afield.losses import coral_distance, joint_squared_mmd, squared_mmd, squared_mmd_among
+from afield.methods.create import create_method
 from afield.methods.mmd_aae import laplace_like
 from afield.training.schedules import adaptation_weight
-from comparing import same, swap_first_sources
-from test_moment_losses import normal
-from test_resume import Killed, assert_equal_runs, every, kill_before_step
+from support.comparing import normal, same, swap_first_sources
+from support.resuming import Killed, assert_equal_runs, every, kill_before_step
 
 METHODS = ("dan", "jan", "coral", "mmd-aae")
 SOURCES, PER_DOMAIN, CLASSES = 3, 4, 3

@@ -2,10 +2,10 @@ import pytest
 import timm
 import torch
 
-from afield.config.catalogue import create_method
 from afield.config.network import NetworkOptions
 from afield.data.batches import Batch
 from afield.errors import AfieldError
+from afield.methods.create import create_method
 from afield.networks import Pool, build_backbone, map_shape, normalisation
 
 SMALL = {"width": 8}
@@ -78,11 +78,11 @@ def test_far_adds_the_parameters_to_resnet18_that_the_paper_states():
     assert 0.33e6 < added < 0.35e6
 
 
-@pytest.mark.parametrize("average", ["average", "average2x2", "flatten"])
+@pytest.mark.parametrize("pool", ["average", "average2x2", "flatten"])
 @pytest.mark.parametrize("hidden", [[], [7], [7, 6]])
 def test_heads_of_every_kind_learn_and_predict(pool, hidden):
     torch.manual_seed(0)
-    network = {**SMALL, "average": pool, "hidden": hidden, "dropout": 0.3 if hidden else 0.0}
+    network = {**SMALL, "pool": pool, "hidden": hidden, "dropout": 0.3 if hidden else 0.0}
     method = create_method("far", num_classes=5, num_sources=2, network=network)
     linears = [layer for layer in method.classifier if isinstance(layer, torch.nn.Linear)]
     inputs = 16 * {"average": 1, "average2x2": 4, "flatten": 64}[pool]

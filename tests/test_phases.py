@@ -13,7 +13,7 @@ from afield.results.records import evaluations
 from afield.training.checkpoint import load_checkpoint
 from afield.training.schedules import adaptation_weight, learning_rate
 from afield.training.step import TrainingStep
-from test_resume import Killed, kill_before_step
+from support.resuming import Killed, kill_before_step
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from afield.data.task import make_task
 from afield.results.run import read_run
 from afield.training.checkpoint import load_checkpoint
 from afield.training.loop import make_fabric
-from in_processes import unbroken_killed_and_resumed
-from test_resume import assert_equal_runs
+from support.in_processes import unbroken_killed_and_resumed
+from support.resuming import assert_equal_runs
 
 TWO = {
     "training.devices": 2, "training.device": "cpu", "training.batch_size": 4, "training.evaluate_every": 3,

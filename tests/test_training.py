@@ -95,7 +95,7 @@ def test_the_first_record_says_what_was_run(far_run, toy):
 def test_what_an_evaluation_says_without_labels_is_of_the_target_alone(far_run):
     for line in evaluations(far_run.records):
         (said,) = line["unlabelled"].values()
-        assert line["unlabelled"].keys() == line["oracle"].keys()
+        assert line["unlabelled"].keys() == line["target"].keys()
         assert 0 <= said["entropy"] <= said["diversity"] <= math.log(3) + 1e-9
 
 

@@ -8,7 +8,7 @@ import torch
 from afield.config.layers import resolve
 from afield.data.registry import load_data
 from afield.training.assemble import opened
-from test_resume import Killed, kill_before_step
+from support.resuming import Killed, kill_before_step
 
 
 def train(fabric, config, out, resume=False, killed_before=None):
@@ -16,7 +16,8 @@ def train(fabric, config, out, resume=False, killed_before=None):
     with pytest.MonkeyPatch.context() as patch:
         kill_before_step(patch, killed_before)
         try:
-            with opened(config, load_data(config.data.name), Path(out), resume=resume, progress=False, fabric=fabric) as loop:
+            data = load_data(config.data.name)
+            with opened(config, data, Path(out), resume=resume, progress=False, fabric=fabric) as loop:
                 loop.run()
                 return {name: value.clone() for name, value in loop.method.state_dict().items()}
         except Killed:

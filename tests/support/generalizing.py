@@ -2,8 +2,8 @@
 
 import torch
 
-from afield.config.catalogue import create_method
 from afield.data.batches import Batch
+from afield.methods.create import create_method
 
 SOURCES, PER_DOMAIN, CLASSES = 3, 5, 4
 LABEL_NETWORK = {"backbone", "classifier"}
