@@ -253,7 +253,7 @@ def test_listing_loads_nothing(tmp_path, monkeypatch, capsys):
 
 
 def test_showing_says_which_domain_is_rendered(digit5_folder, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("afield.domains.load_data", lambda name: digit5.digit5(SMALL))
+    monkeypatch.setattr(digit5.digit5, "__defaults__", (SMALL,))
     assert afield_command(monkeypatch, "data", "show", "digit5", "--out", str(tmp_path / "sheet.png")) == 0
     rows = {line.split("│")[1].strip(): line for line in capsys.readouterr().out.splitlines() if "│" in line}
     assert [name for name in rows if name] == ORDER
