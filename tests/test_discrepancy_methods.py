@@ -13,8 +13,6 @@ from torch.nn.functional import cross_entropy
 from afield.config.training import TrainingOptions
 from afield.data.batches import Batch
 from afield.losses import (
-    ClassifierDiscrepancy,
-    RawMomentDistance,
     classifier_discrepancy,
     moment_distance,
     raw_moment_distance,
@@ -65,7 +63,6 @@ def test_discrepancy_is_the_mean_absolute_difference_of_probabilities():
     expected = ((0.3 + 0 + 0.3) / 3 + (1 / 6 + 1 / 12 + 1 / 12) / 3) / 2
     assert classifier_discrepancy(first, second.log()).item() == pytest.approx(expected)
     assert classifier_discrepancy(second.log(), first).item() == pytest.approx(expected)
-    assert ClassifierDiscrepancy()(first, second) == classifier_discrepancy(first, second)
 
 
 def test_moment_distance_of_points_is_that_of_the_definition():
@@ -76,7 +73,6 @@ def test_moment_distance_of_points_is_that_of_the_definition():
     assert raw_moment_distance(features).item() == pytest.approx(to_target + between)
     assert raw_moment_distance(features, orders=1).item() == pytest.approx(8 / 3 + 12 / 3)
     assert raw_moment_distance(features[[0, -1]]).item() == pytest.approx(5 + math.hypot(9, 16))
-    assert RawMomentDistance()(features) == raw_moment_distance(features)
 
 
 def test_second_moments_are_raw_not_central():

@@ -29,7 +29,7 @@ from afield.config.options import MethodOptions
 from afield.data.batches import Batch
 from afield.methods.method import Losses, Method, Shape
 from afield.methods.registry import register_method
-from afield.networks import Discriminator, classify_aside
+from afield.networks import Discriminator, run_aside
 
 
 class ADDAOptions(MethodOptions):
@@ -81,7 +81,7 @@ class ADDA(Method):
 
     def encoder_loss(self, F: Tensor) -> Tensor:
         """How far the target's maps are from being taken for a source's: -log D, into M_t alone."""
-        fooled = classify_aside(self.discriminator, self.pool(F), frozen=True)
+        fooled = run_aside(self.discriminator, self.pool(F), frozen=True)
         return self.options.encoder_weight * softplus(-fooled).mean()
 
     def update(self, batch: Batch, descend: Callable[[Losses], None]) -> Losses:

@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 from afield.config.options import MethodOptions
 from afield.data.batches import Batch
 from afield.losses import moment_distance
-from afield.methods.method import Inspection, Losses, Method, Shape, share
+from afield.methods.method import Inspection, Losses, Method, Shape, relative_size
 from afield.methods.registry import register_method
 from afield.networks import Gate, GatedSelection
 from afield.precision import exact_mean
@@ -72,4 +72,4 @@ class Aligned(Method):
         F = self.backbone(images)
         A = self.fa(F)
         scores = self.classifier(self.pool(A))
-        return Inspection(scores, {"F": self.classifier(self.pool(F)), "A": scores}, {"kept": share(A, F)})
+        return Inspection(scores, {"F": self.classifier(self.pool(F)), "A": scores}, {"kept": relative_size(A, F)})

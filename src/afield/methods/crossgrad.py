@@ -22,7 +22,7 @@ from afield.config.options import MethodOptions
 from afield.data.batches import Batch
 from afield.methods.method import Losses, Method, Shape
 from afield.methods.registry import register_method
-from afield.networks import Classifier, build_backbone, classify_aside
+from afield.networks import Classifier, build_backbone, run_aside
 
 FURTHEST = 1.0  # that a value of an image moves
 
@@ -64,9 +64,9 @@ class CrossGrad(Method):
         x_d, x_l = self.moved(x, domain_loss), self.moved(x, label_loss)
         return {
             "classification": (1 - alpha) * label_loss,
-            "moved_classification": alpha * cross_entropy(classify_aside(label_network, x_d), labels),
+            "moved_classification": alpha * cross_entropy(run_aside(label_network, x_d), labels),
             "domain": (1 - alpha) * domain_loss,
-            "moved_domain": alpha * cross_entropy(classify_aside(self.domain_network, x_l), domains),
+            "moved_domain": alpha * cross_entropy(run_aside(self.domain_network, x_l), domains),
         }
 
     def moved(self, x: Tensor, loss: Tensor) -> Tensor:

@@ -24,7 +24,7 @@ from afield.config.options import MethodOptions
 from afield.data.batches import Batch
 from afield.methods.method import Losses, Method, Shape
 from afield.methods.registry import register_method
-from afield.networks import Discriminator, classify_aside, reverse_gradient
+from afield.networks import Discriminator, reverse_gradient, run_aside
 
 
 class DANNOptions(MethodOptions):
@@ -56,7 +56,7 @@ class DANN(Method):
         return {
             "classification": cross_entropy(self.classifier(vectors[: batch.num_labelled]), batch.labels),
             "domain": domain_loss(self.discriminator(vectors.detach()), batch),
-            "adversary": domain_loss(classify_aside(self.discriminator, reversed_, frozen=True), batch),
+            "adversary": domain_loss(run_aside(self.discriminator, reversed_, frozen=True), batch),
         }
 
 

@@ -34,7 +34,7 @@ from afield.config.options import MethodOptions
 from afield.data.batches import Batch
 from afield.methods.method import Losses, Method, Shape
 from afield.methods.registry import register_method
-from afield.networks import Classifier, Discriminator, classify_aside
+from afield.networks import Classifier, Discriminator, run_aside
 from afield.precision import at_least_float32
 
 BATCHES_AVERAGED = 100
@@ -95,7 +95,7 @@ class DCTN(Method):
         scores = torch.stack([C(pair) for C, pair in zip(self.classifiers, pairs, strict=True)])
         told = torch.stack([D(pair.detach()).squeeze(1) for D, pair in zip(self.discriminators, pairs, strict=True)])
         undecided = torch.stack(
-            [classify_aside(D, p, frozen=True).squeeze(1) for D, p in zip(self.discriminators, pairs, strict=True)]
+            [run_aside(D, p, frozen=True).squeeze(1) for D, p in zip(self.discriminators, pairs, strict=True)]
         )
 
         # D_j's score is the logit of "source j": -log D = softplus(-score), -log(1 - D) = softplus(score).

@@ -31,7 +31,7 @@ from afield.config.options import MethodOptions
 from afield.data.batches import Batch
 from afield.methods.method import Losses, Method, Shape
 from afield.methods.registry import register_method
-from afield.networks import Classifier, classify_aside
+from afield.networks import Classifier, run_aside
 
 
 class EpiFCROptions(MethodOptions):
@@ -71,9 +71,9 @@ class EpiFCR(Method):
         specific = [classifier(v) for classifier, v in zip(self.source_classifiers, own, strict=True)]
         met, foreign = self.episodes(images)
         rolled_f, rolled_labels = batch.by_domain(f)[met], batch.by_domain(labels)[met].flatten()
-        epif = [classify_aside(c, v, frozen=True) for c, v in zip(self.source_classifiers, rolled_f, strict=True)]
-        epic = classify_aside(self.classifier, foreign)
-        epir = classify_aside(self.random_classifier, f, frozen=True)
+        epif = [run_aside(c, v, frozen=True) for c, v in zip(self.source_classifiers, rolled_f, strict=True)]
+        epic = run_aside(self.classifier, foreign)
+        epir = run_aside(self.random_classifier, f, frozen=True)
         return {
             "classification": cross_entropy(self.classifier(f), labels),
             # A sum over the sources, whose parts are their own.

@@ -35,7 +35,7 @@ from afield.losses import (
     ranking_entropy_plus,
     unranked_entropy,
 )
-from afield.methods.method import Inspection, Losses, Method, Shape, share
+from afield.methods.method import Inspection, Losses, Method, Shape, relative_size
 from afield.methods.registry import register_method
 from afield.networks import (
     ConvolutionSelection,
@@ -45,8 +45,8 @@ from afield.networks import (
     Pooled,
     can_pool,
     classify_all,
-    classify_aside,
     pooling_weights,
+    run_aside,
     select_and_pool,
     weighted,
 )
@@ -192,7 +192,7 @@ class FAR(Method):
             taught = self.teach(batch, seen.whole)
             losses["experts"] = cross_entropy(taught, batch.labels)
             if options.routing == "selective":  # into C only
-                enhanced = classify_aside(self.classifier, seen.f_plus.detach())[:labelled]
+                enhanced = run_aside(self.classifier, seen.f_plus.detach())[:labelled]
             losses["consistency"] = options.consistency_weight * expert_consistency(enhanced, taught)
         return losses
 
@@ -219,7 +219,7 @@ class FAR(Method):
             R = F.detach() - A
             f, r, r_plus = self.pool(A), self.pool(R), self.pool(weighted(R, self.fr(R)))
             vectors = (f + r_plus, f, f + (r - r_plus))
-            scores = tuple(classify_aside(self.classifier, v, frozen=True) for v in vectors)
+            scores = tuple(run_aside(self.classifier, v, frozen=True) for v in vectors)
         enhanced, reference, contaminated = scores
         if options.dre_reference == "detached":
             reference = reference.detach()
@@ -242,4 +242,4 @@ class FAR(Method):
         F, A, R, R_plus = parts
         maps = {"F": F, "A": A, "A+R+": A + R_plus, "A+R-": A + parts.R_minus}
         views = {name: self.classifier(self.pool(features)) for name, features in maps.items()}
-        return Inspection(views["A+R+"], views, {"kept": share(A, F), "restored": share(R_plus, R)})
+        return Inspection(views["A+R+"], views, {"kept": relative_size(A, F), "restored": relative_size(R_plus, R)})

@@ -31,7 +31,7 @@ from afield.data.batches import Batch
 from afield.losses import classifier_discrepancy
 from afield.methods.method import Losses, Method, Shape
 from afield.methods.registry import register_method
-from afield.networks import Ensemble, classify_aside, mean_prediction
+from afield.networks import Ensemble, mean_prediction, run_aside
 
 
 class MCDOptions(MethodOptions):
@@ -69,7 +69,7 @@ class MCD(Method):
         descend(learned)
 
         vectors = self.features_aside(batch)
-        scores = classify_aside(self.classifiers, vectors.detach())
+        scores = run_aside(self.classifiers, vectors.detach())
         apart = {"kept": self.classification(scores, batch), "apart": -weight * self.discrepancy(scores, batch)}
         descend(apart)
 
@@ -77,14 +77,14 @@ class MCD(Method):
         for turn in range(self.options.generator_updates):
             if turn:  # G is still as step B saw it in the first
                 vectors = self.features_aside(batch)
-            scores = classify_aside(self.classifiers, vectors, frozen=True)
+            scores = run_aside(self.classifiers, vectors, frozen=True)
             together = {"together": weight * self.discrepancy(scores, batch)}
             descend(together)
         return learned | apart | together
 
     def features_aside(self, batch: Batch) -> Tensor:
         """What G makes of a batch now; the running statistics stay as they are."""
-        vectors: Tensor = self.pool(self.maps(batch, partial(classify_aside, self.backbone)))
+        vectors: Tensor = self.pool(self.maps(batch, partial(run_aside, self.backbone)))
         return vectors
 
     def classification(self, scores: Tensor, batch: Batch) -> Tensor:

@@ -28,7 +28,7 @@ from afield.data.batches import Batch
 from afield.losses import squared_mmd_among
 from afield.methods.method import Losses, Method, Shape
 from afield.methods.registry import register_method
-from afield.networks import Classifier, Discriminator, classify_aside
+from afield.networks import Classifier, Discriminator, run_aside
 from afield.precision import in_float32
 
 
@@ -73,7 +73,7 @@ class MMDAAE(Method):
         reconstruction = in_float32(self.decoder, code)
         # D's score is the logit of "drawn": -log D = softplus(-score), -log(1 - D) = softplus(score).
         drawn, coded = self.discriminator(torch.cat((laplace_like(code), code.detach()))).chunk(2)
-        taken = classify_aside(self.discriminator, code, frozen=True)
+        taken = run_aside(self.discriminator, code, frozen=True)
         return {
             "classification": cross_entropy(self.classifier(code), batch.labels),
             "reconstruction": options.reconstruction_weight * mse_loss(reconstruction, features.detach()),
