@@ -3,6 +3,8 @@
 Reference: Jin et al. 2020, Table 1 (Baseline-align, Baseline-att-align); the alignment loss is its supplementary's
 moment distance. With `attention` off the whole feature F is aligned; with it on, a gate selects A from F, A is aligned
 and A alone is classified.
+
+Differences from the paper: the gate has mean 1; `normalised_gate` says why, and turns it off.
 """
 
 from pydantic import Field

@@ -7,10 +7,11 @@
 
 Two networks of one architecture, each trained on the images that the other's loss has moved; the moves are constants.
 
-What differs: the gradient is that of an image's own loss, so that a move does not shrink with the batch; the authors'
-code takes it of the mean over 32 images, clips it to 0.1, and goes 10 times as far. Hence our step of 10 / 32, and no
-value that moves by more than 1. Where domains are told apart surely, as digits are, J_d is nearly 0 and so is the move.
-Moved images do not enter batch norm's running statistics; the authors' have none.
+Differences from the paper:
+- The gradient is that of an image's own loss, so that a move does not shrink with the batch. The authors' code takes it
+  of the mean over 32 images, clips it to 0.1, and goes 10 times as far. Hence our step of 10 / 32, and no value that
+  moves by more than 1. Where domains are easily told apart, as digits are, J_d is nearly 0 and so is the move.
+- Moved images do not enter batch norm's running statistics; the authors' networks have none.
 """
 
 import torch

@@ -14,13 +14,18 @@ As in the paper, the C_j and the features are first trained on the sources: here
 D_j learn too, without the features answering, and the target's images pass batch norm. Without that, features of 0,
 which leave every D_j undecided, are what confusion finds.
 
-Different from the paper and the authors' code: both stages are one descent, each loss reaching only the parts that its
-stage trains, instead of taking turns for epochs over stored labels; labels are of the images as they pass, and only in
-the second half. Their loss is a mean over all target images, so that it weighs little while few are believed: as a
-mean over the believed ones it let the few first classes take all. The loop raises the weights of confusion and labels
-from 0. The losses of the C_j are averaged over the sources, not added, so that classification weighs as much as in
-other methods. All sources know all classes: no category shift. The authors' code weighs the vote by one number a
-source; here, as in the paper, each image has its own, so inference keeps the discriminators.
+Differences from the paper:
+- Both stages are one descent, in which each loss reaches only the parts that its stage trains. The paper alternates
+  between them for epochs, over stored labels. Here labels belong to the images of the batch, and only in the second
+  half.
+- The labels' loss is a mean over all target images, so that it weighs little while few are believed. As a mean over the
+  believed ones it let the first few classes take all.
+- The loop raises the weights of confusion and labels from 0.
+- The losses of the C_j are averaged over the sources, not added, so that classification weighs as much as in other
+  methods.
+- All sources know all classes: there is no category shift.
+- The authors' code weighs the vote by one number per source. Here, as in the paper, each image has its own weights, so
+  inference keeps the discriminators.
 """
 
 import math

@@ -11,13 +11,14 @@
 
     L = L_agg + lambda_1 L_epif + lambda_2 L_epic + lambda_3 L_epir      equation 6, and L_ds beside it
 
-What differs:
+Differences from the paper:
 - One step trains everything; a partner that a loss must not train is read with detached parameters. The authors first
   train 500 of 3000 steps without episodes; here the loop ramps their losses up from 0.
 - Every source has its episode in every step: source i meets the partner of source i - s, with s drawn anew. The
-  authors' code draws one pair (i, j) a step, and sums L_agg over the sources where we take the mean, as in equation 1.
-- The authors freeze batch norm at its ImageNet statistics, and all start from the same weights. Ours learns: theta_j
-  starts as a copy of theta, and meets another source's images as it would at inference, with its own statistics.
+  authors' code draws one pair (i, j) per step, and sums L_agg over the sources where we take the mean, as in
+  equation 1.
+- The authors freeze batch norm at its ImageNet statistics, and all networks start from the same weights. Ours learns:
+  theta_j starts as a copy of theta, and meets another source's images as at inference, with its own statistics.
 """
 
 from copy import deepcopy

@@ -14,7 +14,7 @@ L_consist only C. It costs one forward and one backward of the network: each los
 detached parameters, so that the single backward pass stops where the algorithm says. Only the gates, which are small,
 run a second time.
 
-Where the default leaves the paper, the option that does so says why; the preset `far-paper` sets them all back.
+Differences from the paper: each has an option, whose description says why; the preset `far-paper` sets them all back.
 """
 
 from typing import ClassVar, Literal, NamedTuple
@@ -86,7 +86,7 @@ class FAROptions(MethodOptions):
     dre_balance: float = Field(
         0.3, ge=0, description="beside L+ and L-: keep all classes in use on the target, or one may take all (paper: 0)"
     )
-    experts: bool = Field(True, description="a classifier a source reads pool(F) and teaches C")
+    experts: bool = Field(True, description="one classifier per source reads pool(F) and teaches C")
     experts_shape_backbone: bool = Field(
         False,
         description="the experts' cross-entropy trains the backbone too; held-out sources did worse (paper: yes)",
@@ -124,7 +124,7 @@ class Seen(NamedTuple):
 
 @register_method("far", summary="feature alignment and restoration", reference="Jin et al. 2020")
 class FAR(Method):
-    """Backbone, FA, FR, the shared classifier C and, in training, one expert a source."""
+    """Backbone, FA, FR, the shared classifier C and, in training, one expert per source."""
 
     Options: ClassVar[type[MethodOptions]] = FAROptions
     min_sources = 2

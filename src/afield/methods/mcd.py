@@ -10,12 +10,15 @@ kinds of update (section 3.3):
 
 Target images far from the sources are where F1 and F2 can differ (B); G moves them away from there (C).
 
-Different from the paper and the authors' code: several sources are pooled; one SGD optimiser with the loop's rate does
-all updates (authors: Adam), and each has its momentum and weight decay. In all updates sources and target pass G
-together, normalised by the same statistics, and only A's pass moves the running ones; in the authors' code each domain
-passes alone, for which there is `network.batch_norm`. Classifiers are those of the network options, for the digits one
-linear layer (authors: two or three). Predictions are averaged, the authors add scores. The weight of d is constant in
-the paper and is not ramped here.
+Differences from the paper:
+- Several sources are pooled.
+- One SGD optimiser with the loop's rate does all updates (authors: Adam), each with its momentum and weight decay.
+- In all updates sources and target pass G together, normalised by the same statistics, and only A's pass moves the
+  running ones. In the authors' code each domain passes alone, for which there is `network.batch_norm`.
+- Classifiers are those of the network options, for the digits one linear layer (authors: two or three).
+- Predictions are averaged; the authors add scores.
+
+The weight of d is constant in the paper and is not ramped here.
 """
 
 from collections.abc import Callable
