@@ -16,6 +16,7 @@ from afield.data import registry as data_registry
 from support.digit5_files import (
     ORDER,
     SMALL,
+    fill,
     parts,
     usps_values,
     write_h5,
@@ -36,7 +37,7 @@ def refusal(digit5_folder, tmp_path, capsys, monkeypatch):
         with pytest.raises(SystemExit) as stopped:
             cli.main()
         said = capsys.readouterr().err
-        assert stopped.value.code == 2
+        assert stopped.value.code == 2, said
         assert said.count("\n") == 1, said
         return said
 
@@ -222,17 +223,17 @@ WRONG = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("wrong", WRONG)
-def test_a_wrong_file_is_one_line_with_its_name_and_where_to_get_it(digit5_folder, refusal, wrong):
-    write, file, reason, title = WRONG[wrong]
-    write(digit5_folder)
-    said = refusal()
-    assert file in said.split(";")[0]
-    assert str(digit5_folder) in said
-    assert reason in said
-    where = "Ganin" if title in ("MNIST-M", "SYN") else "afield data download digit5"
-    assert f" {title}" in said.split(reason, 1)[1]
-    assert where in said
+def test_a_wrong_file_is_one_line_with_its_name_and_where_to_get_it(digit5_folder, refusal):
+    for wrong, (write, file, reason, title) in WRONG.items():
+        shutil.rmtree(digit5_folder)
+        write(fill(digit5_folder))
+        said = refusal()
+        assert file in said.split(";")[0], wrong
+        assert str(digit5_folder) in said, wrong
+        assert reason in said, wrong
+        where = "Ganin" if title in ("MNIST-M", "SYN") else "afield data download digit5"
+        assert f" {title}" in said.split(reason, 1)[1], wrong
+        assert where in said, wrong
 
 
 # The command line

@@ -21,7 +21,6 @@ from afield.methods.create import create_method
 from afield.networks import mean_prediction
 from afield.training.schedules import adaptation_weight, learning_rate
 from support.comparing import same
-from support.resuming import DROPOUT, Killed, assert_equal_runs, kill_before_step
 
 SOURCES, PER_DOMAIN, CLASSES = 3, 4, 4
 LABELLED = SOURCES * PER_DOMAIN
@@ -243,16 +242,6 @@ def test_exchanging_sources_and_their_classifiers_changes_nothing(name):
 
 
 # In the loop.
-
-
-@pytest.mark.parametrize(("name", "settings"), [("mcd", {}), ("m3sda", DROPOUT), ("m3sda-beta", DROPOUT)])
-def test_a_killed_and_resumed_run_equals_the_unbroken_one(train_toy, tmp_path, name, settings):
-    unbroken = train_toy(tmp_path / "unbroken", name, 7, settings=settings)
-    with pytest.MonkeyPatch.context() as patch:
-        kill_before_step(patch, 6)
-        with pytest.raises(Killed):
-            train_toy(tmp_path / "killed", name, 7, settings=settings)
-    assert_equal_runs(train_toy(tmp_path / "killed", name, 7, settings=settings, resume=True), unbroken)
 
 
 @pytest.mark.parametrize("name", METHODS)

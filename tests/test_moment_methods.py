@@ -16,7 +16,6 @@ from afield.methods.create import create_method
 from afield.methods.mmd_aae import laplace_like
 from afield.training.schedules import adaptation_weight
 from support.comparing import normal, same, swap_first_sources
-from support.resuming import Killed, assert_equal_runs, every, kill_before_step
 
 METHODS = ("dan", "jan", "coral", "mmd-aae")
 SOURCES, PER_DOMAIN, CLASSES = 3, 4, 3
@@ -207,17 +206,6 @@ def test_the_prior_is_laplaces_with_variance_one():
 
 
 # ---- a few steps, and learning ----
-
-
-@pytest.mark.parametrize(("method", "task"), [("dan", "uda"), ("jan", "uda"), ("coral", "dg"), ("mmd-aae", "dg")])
-def test_a_killed_and_resumed_run_equals_the_unbroken_one(train_toy, tmp_path, method, task):
-    options = {"method": method, "task": task, "steps": 6, "settings": every(3, 2)}
-    unbroken = train_toy(tmp_path / "unbroken", **options)
-    with pytest.MonkeyPatch.context() as patch:
-        kill_before_step(patch, 5)
-        with pytest.raises(Killed):
-            train_toy(tmp_path / "killed", **options)
-    assert_equal_runs(train_toy(tmp_path / "killed", **options, resume=True), unbroken)
 
 
 @pytest.mark.parametrize("method", METHODS)
