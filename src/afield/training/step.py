@@ -29,7 +29,7 @@ class TrainingStep:
     def __init__(self, method: Method, stream: BatchStream, options: TrainingOptions, fabric: Fabric) -> None:
         self.method, self.stream, self.options, self.fabric = method, stream, options, fabric
         self.device = fabric.device
-        alone = fabric.world_size == 1  # what is averaged among processes is not recorded
+        alone = fabric.world_size == 1  # several processes average their gradients, which no graph records
         on_gpu = self.device.type == "cuda" and alone
         kind = ("graph" if on_gpu else "eager") if options.execution == "auto" else options.execution
         self.recorded = on_gpu and kind != "eager"
@@ -46,7 +46,7 @@ class TrainingStep:
             fused=True,
         )
         if options.momentum:
-            # The fused update takes no mixture of parameters with and without: a method's parts may join late.
+            # The fused update wants a buffer for all parameters or for none, and a method's parts may join late.
             for parameter in method.parameters():
                 if parameter.requires_grad:
                     self.optimiser.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
