@@ -107,7 +107,7 @@ def test_the_order_of_the_sources_does_not_matter(name, target):
 
 
 def test_every_method_says_what_it_needs():
-    needs = {name: find_entry(name).registration.method for name in METHODS}
+    needs = {name: find_entry(name).card for name in METHODS}
     assert {name for name, method in needs.items() if method.needs_target} == {"dan", "jan"}
     assert {name for name, method in needs.items() if method.min_sources > 1} == {"mmd-aae"}
 
