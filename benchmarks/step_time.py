@@ -3,8 +3,8 @@
     python benchmarks/step_time.py [--methods far,baseline] [--ways graph,compiled] [--precision bf16] [--json FILE]
 
 The step is the whole of it: drawing and augmenting the batch, forward, backward and update, over images that live on
-the device. Images are noise: what is in them does not change the time. Prints milliseconds a step (the median of
-several repeats), images a second, and the ratio to the baseline's step done the same way. `images` says how many a
+the device. Images are noise: what is in them does not change the time. Prints milliseconds per step (the median
+of several repeats), images per second, and the ratio to the baseline's step done the same way. `images` says how many a
 method's backbone sees in a step: in UDA the baseline and the DG methods leave the target's out, `far+` sees them twice.
 `--kernels 10` adds where a GPU's time goes. A method that fails is named, and does not stop the others.
 """
@@ -21,12 +21,13 @@ import torch
 from lightning.fabric import Fabric
 
 from afield import list_methods
-from afield.methods.create import create_method
 from afield.config.training import TrainingOptions
 from afield.data.batches import BatchStream
 from afield.data.domain import Domain, DomainSet, Split
 from afield.data.preprocessing import Preprocessing
 from afield.data.task import make_task
+from afield.methods.create import create_method
+from afield.training.backend import backend_settings
 from afield.training.loop import PRECISIONS, best_device
 from afield.training.step import TrainingStep
 
@@ -47,8 +48,8 @@ class Timing:
     """To the baseline's step, done the same way."""
 
     @property
-    def images_a_second(self) -> float:
-        """How many images training looks at in a second."""
+    def images_per_second(self) -> float:
+        """How many images training looks at per second."""
         return 1000 * self.images / self.milliseconds
 
 
@@ -67,7 +68,7 @@ def make_step(method: str, way: str, data: DomainSet, arguments: argparse.Namesp
     """A training step over the noise, as a run would take it."""
     fabric = Fabric(accelerator=best_device().type, devices=1, precision=PRECISIONS[arguments.precision])
     device = fabric.device
-    options = TrainingOptions(steps=100_000, batch_size=arguments.batch, precision=arguments.precision, step=way)
+    options = TrainingOptions(steps=100_000, batch_size=arguments.batch, precision=arguments.precision, execution=way)
     task, _ = make_task(data, "uda", "target")
     network = {"width": arguments.width, "pool": arguments.pool}
     shape = {"num_classes": 10, "num_sources": len(task.sources), "image_size": data.image_size}
@@ -96,7 +97,7 @@ def milliseconds(step: TrainingStep, steps: int) -> float:
 
 
 def kernels(step: TrainingStep, count: int) -> str:
-    """The kernels a GPU spends most of a step on: microseconds a step, launches a step, name."""
+    """The kernels a GPU spends most of a step on: microseconds per step, launches per step, name."""
     steps = 20
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
         for _ in range(steps):
@@ -117,12 +118,15 @@ def synchronise() -> None:
 
 def recorded(path: Path) -> str:
     """The rows of a file that `--json` wrote, in Markdown."""
-    lines = ["| method | step | ms a step | images | images a second | to the baseline |", "| --- |" + " ---: |" * 5]
+    lines = [
+        "| method | step | ms per step | images | images per second | to the baseline |",
+        "| --- |" + " ---: |" * 5,
+    ]
     for line in path.read_text("utf-8").splitlines():
         row = json.loads(line)
         timing = Timing(**{field.name: row[field.name] for field in fields(Timing)})
         cells = (timing.method, timing.way, f"{timing.milliseconds:.2f}", str(timing.images),
-                 f"{timing.images_a_second:,.0f}", f"{timing.ratio:.2f}")  # fmt: skip
+                 f"{timing.images_per_second:,.0f}", f"{timing.ratio:.2f}")  # fmt: skip
         lines.append(f"| {' | '.join(cells)} |")
     size = f"5 x {row['batch']} images of {row['size']} x {row['size']}, digit network of width {row['width']}"
     return "\n".join([*lines, "", f"{row['device']}, torch {row['torch']}, {row['precision']}, {size}."])
@@ -135,7 +139,7 @@ def main() -> None:
     parser.add_argument("--methods", default=",".join(list_methods()), help="comma-separated; default: all")
     parser.add_argument("--ways", default="graph" if on_gpu else "eager", help="eager, graph, compiled")
     parser.add_argument("--precision", choices=PRECISIONS, default="bf16" if on_gpu else "fp32")
-    parser.add_argument("--batch", type=int, default=64, help="images a domain")
+    parser.add_argument("--batch", type=int, default=64, help="images per domain")
     parser.add_argument("--size", type=int, default=32, help="of an image")
     parser.add_argument("--width", type=int, default=64, help="of the digit network")
     parser.add_argument("--pool", default="average2x2")
@@ -163,7 +167,9 @@ def main() -> None:
             try:
                 step = make_step(method, way, data, arguments)
                 seen = len(step.method.images(step.stream.next()))
-                taken = milliseconds(step, arguments.steps)
+                with backend_settings(step.options):
+                    taken = milliseconds(step, arguments.steps)
+                    longest = kernels(step, arguments.kernels) if arguments.kernels and on_gpu else ""
             except Exception as error:
                 failed.append(f"{method}, {way}")
                 print(
@@ -174,11 +180,11 @@ def main() -> None:
             reference = reference or taken
             row = Timing(method, way, taken, seen, taken / reference)
             print(
-                f"{row.method:24}{row.way:>10}{row.milliseconds:>10.3f}{row.images:>8}{row.images_a_second:>12,.0f}{row.ratio:>11.2f}",
+                f"{row.method:24}{row.way:>10}{row.milliseconds:>10.3f}{row.images:>8}{row.images_per_second:>12,.0f}{row.ratio:>11.2f}",
                 flush=True,
             )
-            if arguments.kernels and on_gpu:
-                print(kernels(step, arguments.kernels), flush=True)
+            if longest:
+                print(longest, flush=True)
             if arguments.json:
                 settings = {k: v for k, v in vars(arguments).items() if k not in NOT_SETTINGS}
                 line = {**asdict(row), **settings, "device": device, "torch": torch.__version__}

@@ -20,7 +20,7 @@ import afield
 from afield.data import registry as data_registry
 from afield.data.domain import Domain, DomainSet, Split
 from afield.data.registry import register_data
-from digit5_files import fill
+from support.digit5_files import fill
 
 torch.set_num_threads(1)
 hypothesis_settings.register_profile("afield", deadline=None)  # how long an example takes depends on the machine

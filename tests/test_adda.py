@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from adversarial import build, make_batch
-from comparing import same
+from support.adversarial import build, make_batch
+from support.comparing import same
 
 
 def parts_changed_by(method, batch):

@@ -28,7 +28,7 @@ from afield.results.records import read_records, read_runs, rewrite_records
 from afield.results.table import make_table
 from afield.training import loop
 from conftest import SMALL
-from serve_or_die import serve_or_die
+from support.serve_or_die import serve_or_die
 
 COMMAND = Path(sys.executable).parent / "afield"
 PLAN = {"protocol": "toy/test", "methods": ["baseline", "far"], "targets": ["dusk", "night"], "seeds": [0, 1]}

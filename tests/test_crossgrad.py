@@ -6,8 +6,8 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from afield.methods.crossgrad import FURTHEST
-from comparing import same
-from generalizing import LABEL_NETWORK, PER_DOMAIN, SOURCES, build, make_batch, reached
+from support.comparing import same
+from support.generalizing import LABEL_NETWORK, PER_DOMAIN, SOURCES, build, make_batch, reached
 
 
 def domain_loss(method, images):

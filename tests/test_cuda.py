@@ -25,15 +25,15 @@ def test_every_precision_trains_to_finite_losses(train_toy, tmp_path, method, pr
 def test_images_live_on_the_gpu_as_bytes(toy):
     task, _ = make_task(toy, "uda", "night")
     stream = BatchStream(task, 4, Preprocessing(16, (0.5,) * 3, (0.5,) * 3), torch.device("cuda"), seed=0)
-    assert stream.images.device.type == "cuda"
-    assert stream.images.dtype == torch.uint8
+    (images,) = stream.arrivals.parts
+    assert (images.device.type, images.dtype) == ("cuda", torch.uint8)
     assert stream.next().images.device.type == "cuda"
 
 
 def test_the_gpu_computes_the_losses_the_cpu_computes(train_toy, tmp_path):
     first = {}
     for device in ("cpu", "cuda"):
-        settings = {"training.device": device, "training.evaluate_every": 1, "training.augment": False}
+        settings = {"training.device": device, "training.evaluate_every": 1, "data.augmentation": "none"}
         run = train_toy(tmp_path / device, "far", steps=3, settings=settings)
         first[device] = next(r["losses"] for r in run.records if r["event"] == "evaluation")
     assert first["cuda"] == pytest.approx(first["cpu"], rel=1e-3)
@@ -59,7 +59,7 @@ def test_a_run_killed_on_the_gpu_resumes_and_ends(train_toy, tmp_path, monkeypat
 def test_a_checkpoint_of_the_gpu_predicts_on_the_cpu(train_toy, toy, tmp_path):
     run = train_toy(tmp_path / "run", settings=ON_GPU)
     model = afield.load(run.checkpoint)
-    assert set(model.predict(toy["night"].test.images)) <= set(model.classes)
+    assert set(model.predict(toy["night"].test.images.array)) <= set(model.classes)
 
 
 def test_divergence_on_the_gpu_keeps_a_good_checkpoint(train_toy, tmp_path):

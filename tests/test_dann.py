@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from adversarial import PER_DOMAIN, SOURCES, build, gradients, make_batch
 from afield.methods.dann import domain_loss
 from afield.networks import Discriminator, reverse_gradient
-from comparing import same, swap_first_sources
+from support.adversarial import PER_DOMAIN, SOURCES, build, gradients, make_batch
+from support.comparing import same, swap_first_sources
 
 # The reversal and the discriminator.
 

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy, softplus
 
-from adversarial import CLASSES, PER_DOMAIN, SOURCES, build, gradients, make_batch
-from comparing import same
+from support.adversarial import CLASSES, PER_DOMAIN, SOURCES, build, gradients, make_batch
+from support.comparing import same
 
 
 def test_votes_weigh_by_perplexity_and_sum_to_1():

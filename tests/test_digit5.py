@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torchvision.transforms import Resize
 
 from afield.bench.run import read_plan
 from afield.config.layers import resolve
@@ -14,12 +15,13 @@ from afield.data import digit5
 from afield.data import domain as domain_module
 from afield.data import registry as data_registry
 from afield.data.digit5 import rendered
+from afield.data.digit5.fitting import fit
 from afield.data.digit5.load import SIZES, draw
 from afield.data.digits.glyphs import draw_outlined
 from afield.data.registry import load_data, register_data
 from afield.errors import AfieldError
 from afield.training.assemble import make_header
-from digit5_files import (
+from support.digit5_files import (
     ORDER,
     SMALL,
     parts,
@@ -33,10 +35,14 @@ from digit5_files import (
 )
 
 
+def pixels(split):
+    return split.images.read(np.arange(len(split)))
+
+
 def assert_holds(domain, content):
     for part, (images, labels) in content.items():
         split = getattr(domain, part)
-        assert np.array_equal(split.images, images), part
+        assert np.array_equal(pixels(split), images), part
         assert np.array_equal(split.labels, labels), part
 
 
@@ -60,7 +66,7 @@ def test_larger_sets_are_drawn_down_and_smaller_ones_are_whole(digit5_folder):
     data = digit5.digit5(SMALL)
     images, labels = parts(7, {"train": 50, "test": 10})["train"]
     train = data["sv"].train
-    places = [int(np.flatnonzero((images == image).all(axis=(1, 2, 3)))[0]) for image in train.images]
+    places = [int(np.flatnonzero((images == image).all(axis=(1, 2, 3)))[0]) for image in pixels(train)]
     assert len(train) == len(set(places)) == 20
     assert np.array_equal(train.labels, labels[places])
     assert max(places) > 20
@@ -78,30 +84,30 @@ def test_a_draw_follows_from_the_names_of_domain_and_part_alone(digit5_folder):
 
     large = {name: parts(seed, {"train": 30, "test": 10}) for seed, name in enumerate(ORDER[:4])}
     write_npz(digit5_folder / "mnist.npz", large["mt"])
-    before = digit5.digit5(SMALL)["mt"].train.images
+    before = pixels(digit5.digit5(SMALL)["mt"].train)
     write_npz(digit5_folder / "mnist_m.npz", large["mm"])
     write_npz(digit5_folder / "svhn.npz", large["sv"])
-    assert np.array_equal(digit5.digit5(SMALL)["mt"].train.images, before)
+    assert np.array_equal(pixels(digit5.digit5(SMALL)["mt"].train), before)
 
 
 # The formats
 
 
-@pytest.mark.parametrize("suffix", ["", ".gz"])
-@pytest.mark.parametrize("place", ["", "MNIST/raw"])
-def test_mnist_as_idx_files(digit5_folder, place, suffix):
+@pytest.mark.parametrize("data_set", [digit5.digit5, digit5.digit5_padded])
+def test_mnist_as_idx_files_anywhere_and_as_padded_arrays_is_the_same(digit5_folder, data_set):
     content = {part: (images[:, :28, :28, 0], labels) for part, (images, labels) in parts(1).items()}
-    padded = {
-        part: (np.pad(images, ((0, 0), (2, 2), (2, 2)))[..., None].repeat(3, axis=3), labels)
-        for part, (images, labels) in content.items()
-    }
+    padded = {part: (with_frame(images), labels) for part, (images, labels) in content.items()}
     write_npz(digit5_folder / "mnist.npz", padded)
-    as_npz = digit5.digit5(SMALL).checksum()
+    as_npz = data_set(SMALL)
     (digit5_folder / "mnist.npz").unlink()
-    write_idx(digit5_folder / place, content, suffix)
-    data = digit5.digit5(SMALL)
-    assert_holds(data["mt"], padded)
-    assert data.checksum() == as_npz
+    if data_set is digit5.digit5_padded:
+        assert_holds(as_npz["mt"], padded)
+    for place in ("", "MNIST/raw"):
+        for suffix in ("", ".gz"):
+            write_idx(digit5_folder / place, content, suffix)
+            assert data_set(SMALL).checksum() == as_npz.checksum(), f"{place}/*-ubyte{suffix}"
+            for path in (digit5_folder / place).glob("*-ubyte*"):
+                path.unlink()
 
 
 def test_mnist_m_as_png_files(digit5_folder):
@@ -114,26 +120,17 @@ def test_mnist_m_as_png_files(digit5_folder):
     assert len(as_pngs["mm"].train) == 20
 
 
-def test_usps_as_libsvm_and_as_hdf5(digit5_folder):
+@pytest.mark.parametrize("data_set", [digit5.digit5, digit5.digit5_padded])
+def test_usps_as_libsvm_and_as_hdf5(digit5_folder, data_set):
     (digit5_folder / "usps.npz").unlink()
     content = usps_values()
     write_libsvm(digit5_folder, content)
-    up = digit5.digit5(SMALL)["up"]
+    up = data_set(SMALL)["up"]
     for path in digit5_folder.glob("*.bz2"):
         path.unlink()
     write_h5(digit5_folder / "usps.h5", content)
-    assert_holds(
-        digit5.digit5(SMALL)["up"], {part: (s.images, s.labels) for part, s in vars(up).items() if part in SMALL}
-    )
-
-    values, labels = content["train"]
-    grey = np.array([[round(value * 1000 + 1000) * 255 + 1000] for value in values.ravel()]) // 2000
-    grey = grey.astype(np.uint8).reshape(-1, 16, 16)
-    assert grey[0, 0, :7].tolist() == [0, 26, 77, 128, 179, 230, 255]
-    wanted = [np.asarray(Image.fromarray(digit).resize((28, 28), Image.Resampling.BICUBIC)) for digit in grey]
-    assert np.array_equal(up.train.images[:, 2:30, 2:30, 1], wanted)
-    assert not up.train.images[:, [0, 1, 30, 31]].any()
-    assert np.array_equal(up.train.labels, labels)
+    assert_holds(data_set(SMALL)["up"], {part: (pixels(s), s.labels) for part, s in up.splits.items()})
+    assert np.array_equal(up.train.labels, content["train"][1])
 
 
 def test_svhn_as_mat_files_whose_ten_is_a_zero(digit5_folder):
@@ -154,6 +151,107 @@ def test_npz_is_looked_for_first_and_a_whole_format_before_a_part_of_one(digit5_
     (digit5_folder / "usps.t.bz2").unlink()
     write_h5(digit5_folder / "usps.h5", usps_values())
     assert len(digit5.digit5(SMALL)["up"].test) == 7
+
+
+# Two ways to 32 x 32 pixels
+
+
+def with_frame(digits):
+    """Grey digits (N, 28, 28) as padded images."""
+    return np.pad(digits, ((0, 0), (2, 2), (2, 2)))[..., None].repeat(3, axis=3)
+
+
+def usps_grey():
+    """The grey levels of `usps_values`, in whole numbers all the way."""
+    values, _ = usps_values()["train"]
+    grey = (np.rint(values * 1000 + 1000).astype(int) * 255 + 1000) // 2000
+    return grey.astype(np.uint8).reshape(-1, 16, 16)
+
+
+@pytest.fixture
+def as_published(digit5_folder):
+    """The folder with MNIST and USPS in the formats they were published in."""
+    for name in ("mnist.npz", "usps.npz"):
+        (digit5_folder / name).unlink()
+    write_npz(digit5_folder / "syn.npz", parts(4))
+    write_idx(digit5_folder, {part: (x[:, :28, :28, 0], y) for part, (x, y) in parts(1).items()})
+    write_libsvm(digit5_folder, usps_values())
+    return digit5_folder
+
+
+def test_padded_images_are_bit_for_bit_those_of_the_recorded_tables(as_published):
+    data = digit5.digit5_padded(SMALL)
+    # As version 0.1.0 computed it, from the same files.
+    assert data.checksum() == "6e08decc31d998303a669a2d36f57eabcc05ef3fa7dbd67049b94b7467435ed8"
+    assert np.array_equal(pixels(data["mt"].train), with_frame(parts(1)["train"][0][:, :28, :28, 0]))
+    grey = usps_grey()
+    assert grey[0, 0, :7].tolist() == [0, 26, 77, 128, 179, 230, 255]
+    enlarged = [np.asarray(Image.fromarray(digit).resize((28, 28), Image.Resampling.BICUBIC)) for digit in grey]
+    assert np.array_equal(pixels(data["up"].train), with_frame(np.stack(enlarged)))
+
+
+def test_resized_images_are_those_of_torchvision(as_published):
+    data = digit5.digit5(SMALL)
+    resize = Resize((32, 32))
+    for name, grey in (("mt", parts(1)["train"][0][:, :28, :28, 0]), ("up", usps_grey())):
+        wanted = np.stack([np.asarray(resize(Image.fromarray(np.ascontiguousarray(digit)))) for digit in grey])
+        assert np.array_equal(pixels(data[name].train), wanted[..., None].repeat(3, axis=3)), name
+
+
+def test_the_two_data_sets_differ_in_mnist_and_usps_alone(as_published):
+    resized, padded = digit5.digit5(SMALL), digit5.digit5_padded(SMALL)
+    assert (resized.name, padded.name) == ("digit5", "digit5-padded")
+    assert resized.preset == padded.preset == "digit5"
+    equal = [np.array_equal(pixels(resized[name].test), pixels(padded[name].test)) for name in ORDER]
+    assert equal == [True, False, False, True, True]
+    assert all(np.array_equal(resized[name].test.labels, padded[name].test.labels) for name in ORDER)
+    assert resized["mt"].origin == "real: MNIST, resized from 28 x 28 to 32 x 32 pixels"
+    assert resized["up"].origin == "real: USPS, resized from 16 x 16 to 32 x 32 pixels"
+    assert padded["mt"].origin == "real: MNIST, padded to 32 x 32 pixels"
+
+
+def test_resizing_has_the_closed_form_of_bilinear_interpolation():
+    # Enlarged twofold, a new pixel lies a quarter of an old one from its centre: three parts of it, one of the next.
+    row = np.array([0, 40, 200] + [200] * 13, np.uint8)
+    images = fit(np.tile(row, (1, 16, 1)), "resized")
+    assert images.shape == (1, 32, 32, 3)
+    assert images[0, 7, :7, 1].tolist() == [0, 10, 30, 80, 160, 200, 200]
+    assert np.array_equal(images, np.broadcast_to(images[:, :1, :, :1], images.shape))
+    # Upright: the same along the other axis.
+    upright = fit(np.tile(row[:, None], (1, 1, 16)), "resized")
+    assert np.array_equal(upright, images.transpose(0, 2, 1, 3))
+
+
+@pytest.mark.parametrize("side", [16, 28])
+def test_a_constant_image_stays_constant_and_fills_its_place(side):
+    grey = np.full((2, side, side), 200, np.uint8)
+    assert (fit(grey, "resized") == 200).all()
+    padded = fit(grey, "padded")
+    assert (padded[:, 2:30, 2:30] == 200).all()
+    assert padded.sum() == 2 * 28 * 28 * 3 * 200
+
+
+def test_arrays_of_padded_digits_are_cut_out_of_their_frame_to_be_resized(digit5_folder):
+    inner = {part: (images[:, :28, :28, 0], labels) for part, (images, labels) in parts(1).items()}
+    framed = {part: (with_frame(images), labels) for part, (images, labels) in inner.items()}
+    for name in ("mnist.npz", "usps.npz", "svhn.npz"):
+        write_npz(digit5_folder / name, framed)
+    data = digit5.digit5(SMALL)
+    for name in ("mt", "up"):
+        assert_holds(data[name], {part: (fit(x, "resized"), y) for part, (x, y) in inner.items()})
+        assert "cut out of a black frame and resized from 28 x 28 to 32 x 32" in data[name].origin
+    assert_holds(data["sv"], framed)  # house numbers may be dark at the edge
+    assert_holds(digit5.digit5_padded(SMALL)["mt"], framed)
+
+
+@pytest.mark.parametrize("place", [(0, 1, 31, 2), (6, 30, 5, 0)])
+def test_arrays_with_one_pixel_in_the_frame_are_left_alone(digit5_folder, place):
+    framed = {part: (with_frame(images[:, :28, :28, 0]), labels) for part, (images, labels) in parts(1).items()}
+    framed["test"][0][place] = 1
+    write_npz(digit5_folder / "mnist.npz", framed)
+    data = digit5.digit5(SMALL)
+    assert_holds(data["mt"], framed)
+    assert data["mt"].origin == "real: MNIST, stored at 32 x 32 pixels"
 
 
 # The stand-in
@@ -190,7 +288,7 @@ def test_the_renderer_gives_the_same_bits_from_the_cache_and_anew(digit5_folder,
     anew = rendered.rendered_digits(SMALL)
     for part in SMALL:
         for other in (cached, anew):
-            assert np.array_equal(first[part].images, other[part].images)
+            assert np.array_equal(pixels(first[part]), pixels(other[part]))
             assert np.array_equal(first[part].labels, other[part].labels)
 
 
@@ -224,7 +322,7 @@ def test_only_records_about_stand_ins_name_them(digit5_folder):
 # What is loaded once
 
 
-def test_data_is_loaded_once_a_folder(digit5_folder, tmp_path, monkeypatch):
+def test_data_is_loaded_once_per_folder(digit5_folder, tmp_path, monkeypatch):
     write_npz(digit5_folder / "syn.npz", parts(4))
     data = load_data("digit5")
     assert load_data("digit5") is data
@@ -252,7 +350,7 @@ def test_a_name_registered_anew_is_loaded_anew(monkeypatch):
     assert load_data("x") is second
 
 
-def test_a_checksum_is_computed_once_an_object(digit5_folder, monkeypatch):
+def test_a_checksum_is_computed_once_per_object(digit5_folder, monkeypatch):
     write_npz(digit5_folder / "syn.npz", parts(4))
     data, other = digit5.digit5(), digit5.digit5()
     first = data.checksum()

@@ -13,8 +13,6 @@ from torch.nn.functional import cross_entropy
 from afield.config.training import TrainingOptions
 from afield.data.batches import Batch
 from afield.losses import (
-    ClassifierDiscrepancy,
-    RawMomentDistance,
     classifier_discrepancy,
     moment_distance,
     raw_moment_distance,
@@ -22,8 +20,7 @@ from afield.losses import (
 from afield.methods.create import create_method
 from afield.networks import mean_prediction
 from afield.training.schedules import adaptation_weight, learning_rate
-from comparing import same
-from test_resume import DROPOUT, Killed, assert_equal_runs, kill_before_step
+from support.comparing import same
 
 SOURCES, PER_DOMAIN, CLASSES = 3, 4, 4
 LABELLED = SOURCES * PER_DOMAIN
@@ -65,7 +62,6 @@ def test_discrepancy_is_the_mean_absolute_difference_of_probabilities():
     expected = ((0.3 + 0 + 0.3) / 3 + (1 / 6 + 1 / 12 + 1 / 12) / 3) / 2
     assert classifier_discrepancy(first, second.log()).item() == pytest.approx(expected)
     assert classifier_discrepancy(second.log(), first).item() == pytest.approx(expected)
-    assert ClassifierDiscrepancy()(first, second) == classifier_discrepancy(first, second)
 
 
 def test_moment_distance_of_points_is_that_of_the_definition():
@@ -76,7 +72,6 @@ def test_moment_distance_of_points_is_that_of_the_definition():
     assert raw_moment_distance(features).item() == pytest.approx(to_target + between)
     assert raw_moment_distance(features, orders=1).item() == pytest.approx(8 / 3 + 12 / 3)
     assert raw_moment_distance(features[[0, -1]]).item() == pytest.approx(5 + math.hypot(9, 16))
-    assert RawMomentDistance()(features) == raw_moment_distance(features)
 
 
 def test_second_moments_are_raw_not_central():
@@ -247,16 +242,6 @@ def test_exchanging_sources_and_their_classifiers_changes_nothing(name):
 
 
 # In the loop.
-
-
-@pytest.mark.parametrize(("name", "settings"), [("mcd", {}), ("m3sda", DROPOUT), ("m3sda-beta", DROPOUT)])
-def test_a_killed_and_resumed_run_equals_the_unbroken_one(train_toy, tmp_path, name, settings):
-    unbroken = train_toy(tmp_path / "unbroken", name, 7, settings=settings)
-    with pytest.MonkeyPatch.context() as patch:
-        kill_before_step(patch, 6)
-        with pytest.raises(Killed):
-            train_toy(tmp_path / "killed", name, 7, settings=settings)
-    assert_equal_runs(train_toy(tmp_path / "killed", name, 7, settings=settings, resume=True), unbroken)
 
 
 @pytest.mark.parametrize("name", METHODS)

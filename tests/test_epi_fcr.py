@@ -7,8 +7,8 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from afield.data.batches import Batch
-from comparing import same
-from generalizing import LABEL_NETWORK, SOURCES, build, make_batch, reached
+from support.comparing import same
+from support.generalizing import LABEL_NETWORK, SOURCES, build, make_batch, reached
 
 
 @pytest.mark.parametrize("bf16", [False, True])

@@ -6,25 +6,20 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from afield.data.batches import Batch
-from afield.data.strong_views import strong_digits
-from test_far import PER_DOMAIN, SOURCES, build, by_hand, classify, make_batch
+from afield.data.strong_views import strong_digits, strong_photos
+from support.far import PER_DOMAIN, SOURCES, build, by_hand, classify, make_batch
 
 LABELLED = SOURCES * PER_DOMAIN
 
 
-def negative(images):
-    """A strong view that can be made again."""
-    return -images
-
-
-def known_batch():
-    return replace(make_batch(), strong_view=negative)
+def batch_of_known_views():
+    """A batch whose strong views can be made again: the negatives."""
+    return replace(make_batch(), strong_view=torch.neg)
 
 
 @pytest.mark.parametrize("threshold", [0.0, 0.3, 0.99])
 def test_confident_predictions_on_plain_images_are_the_labels_of_their_strong_views(threshold):
-    method, batch = build("far+", threshold=threshold, self_training_weight=2.0), known_batch()
+    method, batch = build("far+", threshold=threshold, self_training_weight=2.0), batch_of_known_views()
     target = batch.images[LABELLED:]
     _, A, R_plus, _ = by_hand(method, torch.cat((batch.images, -target)))
     scores = classify(method, A + R_plus)
@@ -36,10 +31,10 @@ def test_confident_predictions_on_plain_images_are_the_labels_of_their_strong_vi
 
 
 def test_labels_are_not_taught_by_those_who_learn_from_them():
-    method, batch = build("far+", threshold=0.0), known_batch()
+    method, batch = build("far+", threshold=0.0), batch_of_known_views()
     images = batch.images.clone().requires_grad_()
     method.eval()  # in training, batch norm ties every image to every other
-    method.losses(Batch(images, batch.labels, SOURCES, negative))["self_training"].backward()
+    method.losses(replace(batch, images=images))["self_training"].backward()
     method.train()
     by_view = torch.autograd.grad(
         cross_entropy(method.eval()(-images[LABELLED:]), method(images[LABELLED:]).argmax(dim=1)), images
@@ -49,7 +44,7 @@ def test_labels_are_not_taught_by_those_who_learn_from_them():
 
 def test_far_plus_keeps_fars_own_losses():
     # Evaluated as at inference: in training, batch norm lets the views change what is seen of the images.
-    batch, options = known_batch(), {"dre_balance": 0.5}
+    batch, options = batch_of_known_views(), {"dre_balance": 0.5}
     far, plus = build("far", **options).eval(), build("far+", **options).eval()
     plus.load_state_dict(far.state_dict())
     losses, more = far.losses(batch), plus.losses(batch)
@@ -58,12 +53,13 @@ def test_far_plus_keeps_fars_own_losses():
         torch.testing.assert_close(more[name], value)
 
 
-def test_strong_views_differ_follow_the_seed_and_keep_the_shape():
+@pytest.mark.parametrize("strong_view", [strong_digits, strong_photos])
+def test_strong_views_differ_follow_the_seed_and_keep_the_shape(strong_view):
     images = torch.rand(8, 3, 16, 16) * 2 - 1
 
     def views(seed):
         torch.manual_seed(seed)
-        return strong_digits(images)
+        return strong_view(images)
 
     assert views(0).shape == images.shape
     assert views(0).isfinite().all()
@@ -72,7 +68,7 @@ def test_strong_views_differ_follow_the_seed_and_keep_the_shape():
     assert all(not torch.allclose(view, image) for view, image in zip(views(0), images, strict=True))
 
 
-def test_about_half_of_the_strong_views_are_inverted():
+def test_about_half_of_the_strong_views_of_digits_are_inverted():
     torch.manual_seed(0)
     ramp = torch.linspace(-1, 1, 32).expand(400, 3, 32, 32)  # darker to the left
     views = strong_digits(ramp.contiguous())

@@ -15,7 +15,7 @@ from afield.networks import (
     Pool,
     SpatialGate,
     classify_all,
-    classify_aside,
+    run_aside,
     pooling_weights,
     select_and_pool,
 )
@@ -223,23 +223,23 @@ def head():
 def test_classifying_aside_gives_the_classifiers_scores_and_leaves_running_statistics_alone(head, frozen):
     vectors = 3 + random_map(8, 6)
     before = {name: value.clone() for name, value in head.state_dict().items()}
-    aside = classify_aside(head, vectors, frozen=frozen)
+    aside = run_aside(head, vectors, frozen=frozen)
     assert all(torch.equal(before[name], value) for name, value in head.state_dict().items())
     torch.testing.assert_close(aside, head(vectors))
     assert not torch.equal(before["1.running_mean"], head[1].running_mean)
     head.eval()
-    torch.testing.assert_close(classify_aside(head, vectors, frozen=frozen), head(vectors))
+    torch.testing.assert_close(run_aside(head, vectors, frozen=frozen), head(vectors))
 
 
 def test_a_frozen_classifier_passes_gradients_on_but_keeps_none(head):
     vectors = random_map(8, 6).requires_grad_()
-    classify_aside(head, vectors, frozen=True).square().sum().backward()
+    run_aside(head, vectors, frozen=True).square().sum().backward()
     frozen = vectors.grad.clone()
     assert frozen.abs().sum() > 0
     assert all(p.grad is None and p.requires_grad for p in head.parameters())
 
     vectors.grad = None
-    classify_aside(head, vectors).square().sum().backward()
+    run_aside(head, vectors).square().sum().backward()
     torch.testing.assert_close(vectors.grad, frozen)
     assert all(p.grad is not None for p in head.parameters())
 

@@ -12,9 +12,8 @@ from afield.methods.create import create_method
 from afield.methods.crossgrad import CrossGrad
 from afield.methods.epi_fcr import EpiFCR
 from afield.methods.jigen import JiGen
-from comparing import same, swap_first_sources
-from generalizing import LABEL_NETWORK, SOURCES, build, make_batch, trained
-from test_resume import Killed, assert_equal_runs, every, kill_before_step
+from support.comparing import same, swap_first_sources
+from support.generalizing import LABEL_NETWORK, SOURCES, build, make_batch, trained
 
 METHODS = ("ccsa", "jigen", "crossgrad", "epi-fcr")
 
@@ -103,19 +102,6 @@ def totals(method, batch, shifts, monkeypatch):
         monkeypatch.setattr(torch, "randint", lambda *_, shift=shift, **__: tensor([shift]))
         found.append(deepcopy(method).losses(batch))
     return {key: sum(losses[key] for losses in found) for key in found[0]}
-
-
-@pytest.mark.parametrize("name", METHODS)
-def test_a_killed_and_resumed_run_equals_the_unbroken_one(train_toy, tmp_path, name):
-    settings = every(5, 3) | {"network.hidden": [8], "network.dropout": 0.5}
-    unbroken = train_toy(tmp_path / "unbroken", name, steps=8, task="dg", settings=settings)
-    with pytest.MonkeyPatch.context() as patch:
-        kill_before_step(patch, 5)
-        with pytest.raises(Killed):
-            train_toy(tmp_path / "killed", name, steps=8, task="dg", settings=settings)
-    torch.rand(7)  # the caller's own generator must not matter
-    resumed = train_toy(tmp_path / "killed", name, steps=8, task="dg", settings=settings, resume=True)
-    assert_equal_runs(resumed, unbroken)
 
 
 @pytest.mark.parametrize("name", METHODS)

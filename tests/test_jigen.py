@@ -8,8 +8,8 @@ from torch import nn, tensor
 from torch.nn.functional import cross_entropy
 
 from afield.methods.jigen import JiGen, permutations, shuffle
-from comparing import same
-from generalizing import LABEL_NETWORK, build, make_batch, reached
+from support.comparing import same
+from support.generalizing import LABEL_NETWORK, build, make_batch, reached
 
 
 def test_permutations_are_bijections_far_from_each_other_and_the_order_comes_first():

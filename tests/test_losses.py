@@ -8,9 +8,6 @@ from torch import tensor
 from torch.nn.functional import softplus
 
 from afield.losses import (
-    DualRankingEntropy,
-    ExpertConsistency,
-    MomentDistance,
     class_imbalance,
     dual_ranking_entropy,
     entropy,
@@ -181,7 +178,7 @@ def test_ranking_is_averaged_over_samples_after_the_softplus():
     torch.testing.assert_close(ranking_entropy_minus(enhanced, reference), expected)
 
 
-def test_equal_predictions_cost_log_two_a_half():
+def test_equal_predictions_cost_log_two_per_half():
     same = torch.randn(6, 5, dtype=torch.float64)
     assert dual_ranking_entropy(same, same, same).item() == pytest.approx(2 * math.log(2))
     assert unranked_entropy(same, same).item() == 0
@@ -218,14 +215,6 @@ def test_the_expert_teaches_and_is_not_taught():
     expert_consistency(student, teacher).backward()
     assert student.grad.abs().sum() > 0
     assert teacher.grad is None
-
-
-def test_modules_compute_what_the_functions_do():
-    values = torch.randn(3, 4, 5)
-    for has_target in (False, True):
-        assert MomentDistance()(values, has_target) == moment_distance(values, has_target)
-    assert DualRankingEntropy()(*values) == dual_ranking_entropy(*values)
-    assert ExpertConsistency()(values[0], values[1]) == expert_consistency(values[0], values[1])
 
 
 def test_class_imbalance_is_nothing_for_even_use_and_log_k_when_one_class_takes_all():

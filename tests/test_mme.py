@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from adversarial import build, gradients, make_batch
 from afield.losses import entropy
-from comparing import same
+from support.adversarial import build, gradients, make_batch
+from support.comparing import same
 
 
 @pytest.mark.parametrize("hidden", [(), (6,)])

@@ -15,9 +15,7 @@ from afield.losses import coral_distance, joint_squared_mmd, squared_mmd, square
 from afield.methods.create import create_method
 from afield.methods.mmd_aae import laplace_like
 from afield.training.schedules import adaptation_weight
-from comparing import same, swap_first_sources
-from test_moment_losses import normal
-from test_resume import Killed, assert_equal_runs, every, kill_before_step
+from support.comparing import normal, same, swap_first_sources
 
 METHODS = ("dan", "jan", "coral", "mmd-aae")
 SOURCES, PER_DOMAIN, CLASSES = 3, 4, 3
@@ -109,7 +107,7 @@ def test_the_order_of_the_sources_does_not_matter(name, target):
 
 
 def test_every_method_says_what_it_needs():
-    needs = {name: find_entry(name).registration.method for name in METHODS}
+    needs = {name: find_entry(name).card for name in METHODS}
     assert {name for name, method in needs.items() if method.needs_target} == {"dan", "jan"}
     assert {name for name, method in needs.items() if method.min_sources > 1} == {"mmd-aae"}
 
@@ -208,17 +206,6 @@ def test_the_prior_is_laplaces_with_variance_one():
 
 
 # ---- a few steps, and learning ----
-
-
-@pytest.mark.parametrize(("method", "task"), [("dan", "uda"), ("jan", "uda"), ("coral", "dg"), ("mmd-aae", "dg")])
-def test_a_killed_and_resumed_run_equals_the_unbroken_one(train_toy, tmp_path, method, task):
-    options = {"method": method, "task": task, "steps": 6, "settings": every(3, 2)}
-    unbroken = train_toy(tmp_path / "unbroken", **options)
-    with pytest.MonkeyPatch.context() as patch:
-        kill_before_step(patch, 5)
-        with pytest.raises(Killed):
-            train_toy(tmp_path / "killed", **options)
-    assert_equal_runs(train_toy(tmp_path / "killed", **options, resume=True), unbroken)
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -11,9 +11,10 @@ from afield.methods import registry
 from afield.methods.baseline import Baseline
 from afield.results.records import evaluations
 from afield.training.checkpoint import load_checkpoint
+from afield.training.rates import STEPS_OF_RATES, RateTable
 from afield.training.schedules import adaptation_weight, learning_rate
 from afield.training.step import TrainingStep
-from test_resume import Killed, kill_before_step
+from support.resuming import Killed, kill_before_step
 
 
 @pytest.fixture
@@ -51,6 +52,29 @@ def test_each_phase_has_the_schedule_and_the_ramp_to_itself():
         assert [of(options, step, (0.5,)) for step in range(100)] == one + one
 
 
+@pytest.mark.parametrize(("steps", "phases", "begun_at"), [(2500, (0.5,), 0), (2500, (), 700), (40, (), 0)])
+def test_the_table_of_rates_holds_a_block_of_steps_and_gives_each_its_own(steps, phases, begun_at):
+    options = TrainingOptions(steps=steps, warmup_steps=5)
+    table = RateTable(options, phases, torch.device("cpu"))
+    rows = table.rows.data_ptr()
+    for step in range(begun_at, steps):
+        table.prepare(step)
+        expected = learning_rate(options, step, phases), adaptation_weight(options, step, phases)
+        assert table.take().tolist() == torch.tensor(expected).tolist(), step
+    assert table.rows.data_ptr() == rows, "a recorded step reads from one place"
+    assert len(table.rows) == STEPS_OF_RATES
+
+
+def test_a_table_of_rates_goes_on_anywhere_and_does_not_grow_with_training():
+    options = TrainingOptions(steps=20_000_000)
+    table = RateTable(options, (), torch.device("cpu"))
+    for step in (0, 12_345_678, 19_999_999, 3):
+        table.restart()
+        table.prepare(step)
+        assert table.take()[0].item() == pytest.approx(learning_rate(options, step))
+    assert table.rows.numel() == 2 * STEPS_OF_RATES
+
+
 def test_a_phase_begins_once_and_without_the_momentum_of_the_one_before(train_toy, tmp_path, monkeypatch):
     forgotten = []
 
@@ -58,7 +82,8 @@ def test_a_phase_begins_once_and_without_the_momentum_of_the_one_before(train_to
         original(self)
         buffers = [state["momentum_buffer"] for state in self.optimiser.state.values()]
         forgotten.append((self.stream.step, any(buffer.any() for buffer in buffers)))
-        assert self.rates[6:].tolist() == self.rates[:6].tolist(), "and with the rates that the first began with"
+        rates = self.rates.rows.tolist()
+        assert rates[6:12] == rates[:6], "and with the rates that the first began with"
 
     original = TrainingStep._forget
     monkeypatch.setattr(TrainingStep, "_forget", forget)

@@ -13,8 +13,8 @@ from afield.data.task import make_task
 from afield.results.run import read_run
 from afield.training.checkpoint import load_checkpoint
 from afield.training.loop import make_fabric
-from in_processes import unbroken_killed_and_resumed
-from test_resume import assert_equal_runs
+from support.in_processes import unbroken_killed_and_resumed
+from support.resuming import assert_equal_runs
 
 TWO = {
     "training.devices": 2, "training.device": "cpu", "training.batch_size": 4, "training.evaluate_every": 3,
@@ -36,7 +36,7 @@ def test_the_parts_of_a_batch_are_together_the_batch_of_one_process(toy):
     preprocessing = Preprocessing(16, (0.5,) * 3, (0.5,) * 3)
 
     def stream(per_domain, share):
-        return BatchStream(task, per_domain, preprocessing, torch.device("cpu"), 0, augment=False, share=share)
+        return BatchStream(task, per_domain, preprocessing, torch.device("cpu"), 0, part=share)
 
     whole, parts = stream(6, (0, 1)), [stream(3, (which, 2)) for which in (0, 1)]
     for _ in range(20):  # over the ends of all domains
@@ -51,11 +51,11 @@ def test_the_parts_of_a_batch_are_together_the_batch_of_one_process(toy):
 def test_processes_that_share_a_batch_augment_it_differently(toy):
     task, _ = make_task(toy, "uda", "night")
     preprocessing = Preprocessing(16, (0.5,) * 3, (0.5,) * 3)
-    noises = [BatchStream(task, 3, preprocessing, torch.device("cpu"), 0, share=(n, 2)).noise for n in (0, 1)]
+    noises = [BatchStream(task, 3, preprocessing, torch.device("cpu"), 0, part=(n, 2)).noise for n in (0, 1)]
     assert not torch.equal(*(torch.rand(4, generator=noise) for noise in noises))
 
 
-# Methods of several updates a step, and of two phases.
+# Methods of several updates per step, and of two phases.
 @pytest.mark.parametrize(("precision", "methods"), [("fp32", ["m3sda-beta", "adda", "dctn"]), ("bf16", ["mcd"])])
 def test_alternating_updates_keep_processes_equal_and_a_resumed_run_equals_the_unbroken_one(
     tmp_path, precision, methods

@@ -5,6 +5,8 @@ import torch
 
 from afield import list_methods
 from afield.results.records import evaluations
+from afield.training import rates
+from afield.training.loop import Loop
 
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -42,10 +44,25 @@ def test_a_recorded_step_equals_the_eager_one(train_toy, tmp_path, method, way):
     torch.testing.assert_close(torch.tensor(recorded), torch.tensor(eager), rtol=rtol, atol=1e-3)
 
 
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=on_gpu)])
+def test_a_step_reads_its_own_rates_across_blocks_of_them(train_toy, tmp_path, monkeypatch, device):
+    monkeypatch.setattr(rates, "STEPS_OF_RATES", 6)
+    used, plain = [], Loop._train_step
+
+    def noting(loop):
+        plain(loop)
+        used.append((loop.training.lr.item(), loop.training.weight.item()))
+
+    monkeypatch.setattr(Loop, "_train_step", noting)
+    run = train_toy(
+        tmp_path / "run", "far", steps=20, settings={"training.device": device, "training.evaluate_every": 1}
+    )
+    recorded = [(line["lr"], line["adaptation_weight"]) for line in evaluations(run.records)]
+    torch.testing.assert_close(torch.tensor(used), torch.tensor(recorded))
+
+
 @on_gpu
 def test_a_recorded_run_killed_and_resumed_goes_on(train_toy, tmp_path, monkeypatch):
-    from afield.training.loop import Loop
-
     # A small rate, as above.
     settings = {
         "training.execution": "graph",

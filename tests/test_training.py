@@ -95,7 +95,7 @@ def test_the_first_record_says_what_was_run(far_run, toy):
 def test_what_an_evaluation_says_without_labels_is_of_the_target_alone(far_run):
     for line in evaluations(far_run.records):
         (said,) = line["unlabelled"].values()
-        assert line["unlabelled"].keys() == line["oracle"].keys()
+        assert line["unlabelled"].keys() == line["target"].keys()
         assert 0 <= said["entropy"] <= said["diversity"] <= math.log(3) + 1e-9
 
 
@@ -107,12 +107,12 @@ def test_information_prefers_sure_and_varied_predictions():
     assert sure > blurred > one_class
 
 
-def test_an_evaluation_keeps_the_oracle_apart_and_counts_its_images(far_run):
+def test_an_evaluation_keeps_the_target_apart_and_counts_its_images(far_run):
     for line in evaluations(far_run.records):
         assert {name: result["n"] for name, result in line["sources"].items()} == {"day": 15, "dusk": 16, "fog": 17}
-        assert {name: result["n"] for name, result in line["oracle"].items()} == {"night": 18}
+        assert {name: result["n"] for name, result in line["target"].items()} == {"night": 18}
         assert line["losses"].keys() == {"classification", "aligned", "align", "dre", "experts", "consistency"}
-        for result in [*line["sources"].values(), *line["oracle"].values()]:
+        for result in [*line["sources"].values(), *line["target"].values()]:
             assert result["views"].keys() == {"F", "A", "A+R+", "A+R-"}
             assert result["views"]["A+R+"] == result["accuracy"]
             assert (result["accuracy"] * result["n"]) == pytest.approx(round(result["accuracy"] * result["n"]))
@@ -126,7 +126,7 @@ def test_recorded_accuracies_are_those_of_the_saved_model(far_run, toy):
     model = afield.load(far_run.checkpoint)
     for name, accuracy in far_run.accuracy.items():
         truth = [toy.classes[label] for label in toy[name].test.labels]
-        right = [a == b for a, b in zip(model.predict(toy[name].test.images), truth, strict=True)]
+        right = [a == b for a, b in zip(model.predict(toy[name].test.images.array), truth, strict=True)]
         assert accuracy == sum(right) / len(right)
 
 
@@ -140,8 +140,8 @@ def test_tensorboard_holds_the_recorded_numbers(far_run):
     board.Reload()
     for tag, numbers in {
         "sources/dusk": lambda line: line["sources"]["dusk"]["accuracy"],
-        "oracle/night": lambda line: line["oracle"]["night"]["accuracy"],
-        "oracle-from/night/A": lambda line: line["oracle"]["night"]["views"]["A"],
+        "target/night": lambda line: line["target"]["night"]["accuracy"],
+        "target-from/night/A": lambda line: line["target"]["night"]["views"]["A"],
         "gates/fog/kept": lambda line: line["sources"]["fog"]["gates"]["kept"],
         "loss/align": lambda line: line["losses"]["align"],
         "schedule/lr": lambda line: line["lr"],
@@ -156,7 +156,7 @@ def test_best_is_chosen_on_the_sources_and_last_is_the_last(train_toy, tmp_path,
 
     def scripted(self, method):
         source, target = next(script)
-        return {"sources": {"day": {"accuracy": source, "n": 10}}, "oracle": {"night": {"accuracy": target, "n": 10}}}
+        return {"sources": {"day": {"accuracy": source, "n": 10}}, "target": {"night": {"accuracy": target, "n": 10}}}
 
     monkeypatch.setattr(Evaluator, "__call__", scripted)
     run = train_toy(tmp_path / "run", "baseline", 8, settings={"training.evaluate_every": 2})
@@ -221,6 +221,30 @@ def test_training_leaves_the_callers_generators_alone(train_toy, tmp_path):
     assert torch.equal(states[0], torch.get_rng_state())
     assert np.array_equal(states[1], np.random.get_state()[1])
     assert states[2] == random.getstate()
+
+
+@pytest.mark.parametrize(("execution", "precision"), [("eager", "bf16"), ("compiled", "fp32")])
+def test_training_leaves_torchs_settings_as_they_were(train_toy, tmp_path, monkeypatch, execution, precision):
+    from torch._dynamo import config
+
+    def settings():
+        return torch.backends.cudnn.benchmark, torch.get_float32_matmul_precision(), config.recompile_limit
+
+    during, plain = [], Loop._train_step
+    monkeypatch.setattr(Loop, "_train_step", lambda self: (during.append(settings()), plain(self)))
+    torch.set_float32_matmul_precision("medium")  # neither of the two that training chooses
+    try:
+        before = settings()
+        options = {"training.execution": execution, "training.precision": precision}
+        train_toy(tmp_path / "run", "baseline", 2, settings=options)
+        assert settings() == before
+        with pytest.raises(AfieldError, match="diverged"):
+            train_toy(tmp_path / "broken", "baseline", settings=options | {"training.lr": 1e30})
+        assert settings() == before
+    finally:
+        torch.set_float32_matmul_precision("highest")
+    wanted = (True, "high", before[2]) if execution == "eager" else (True, "highest", 1000)
+    assert set(during) == {wanted}
 
 
 def test_a_gpu_that_is_not_there_is_an_error(train_toy, tmp_path, monkeypatch):
@@ -297,7 +321,9 @@ def test_in_bf16_a_second_descent_of_a_step_sees_the_weights_of_the_first(train_
 def test_a_bf16_record_says_what_its_checkpoint_does(train_toy, toy, tmp_path):
     run = train_toy(tmp_path / "run", settings={"training.precision": "bf16"})
     night = toy["night"].test
-    right = [toy.classes.index(said) for said in afield.load(run.checkpoint).predict(night.images)] == night.labels
+    right = [
+        toy.classes.index(said) for said in afield.load(run.checkpoint).predict(night.images.array)
+    ] == night.labels
     assert run.accuracy["night"] == right.mean()
 
 

@@ -15,12 +15,16 @@ source with that on the target, over all (marginal, M_0) and class by class (con
 d are A-distances: of the features, and of those of each class. The target's classes are those that f gave it, at first
 those given or those of the nearest source features; mu, M and beta follow from them, and they from beta, T times.
 
-As in the authors' code, and not in the paper: M is divided by its Frobenius norm, without which lambda would mean less
-the more features there are; L is the normalised Laplacian, with cosines as weights; and the kernel has bandwidth 1, the
-mean length of z. Different from both: features are centred first; the domain classifiers of d are tested on what they
-were not trained on, and both domains count alike however many features they have; a class that the target does not
-have, or hardly, is left out of M and mu. The authors' code takes means where the paper's mu has a sum, and multiplies
-M_0 by the number of classes; ours is the paper's.
+Differences from the paper:
+- As in the authors' code, M is divided by its Frobenius norm, without which lambda would mean less the more features
+  there are; L is the normalised Laplacian, with cosines as weights; and the kernel has bandwidth 1, the mean length of
+  z.
+- Unlike in the authors' code too, features are centred first; the domain classifiers of d are tested on features they
+  were not trained on, and both domains count alike however many features they have; a class that the target does not
+  have, or hardly has, is left out of M and mu.
+
+The authors' code takes means where the paper's mu has a sum, and multiplies M_0 by the number of classes; ours is the
+paper's.
 """
 
 from dataclasses import dataclass

@@ -1,39 +1,21 @@
-"""One formula a file: a function and a thin module around it."""
+"""The losses: one formula per file, as functions."""
 
-from afield.losses.consistency import ExpertConsistency, expert_consistency
-from afield.losses.contrastive import ContrastiveAlignment, contrastive_alignment
-from afield.losses.coral import CoralDistance, coral_distance
-from afield.losses.discrepancy import ClassifierDiscrepancy, classifier_discrepancy
-from afield.losses.mmd import (
-    JointSquaredMMD,
-    SquaredMMD,
-    gaussian_kernel,
-    joint_squared_mmd,
-    squared_mmd,
-    squared_mmd_among,
-)
-from afield.losses.moment_matching import RawMomentDistance, raw_moment_distance
-from afield.losses.moments import MomentDistance, moment_distance
+from afield.losses.consistency import expert_consistency
+from afield.losses.contrastive import contrastive_alignment
+from afield.losses.coral import coral_distance
+from afield.losses.discrepancy import classifier_discrepancy
+from afield.losses.entropy import class_imbalance, entropy
+from afield.losses.mmd import gaussian_kernel, joint_squared_mmd, squared_mmd, squared_mmd_among
+from afield.losses.moment_matching import raw_moment_distance
+from afield.losses.moments import moment_distance
 from afield.losses.ranking_entropy import (
-    DualRankingEntropy,
-    class_imbalance,
     dual_ranking_entropy,
-    entropy,
     ranking_entropy_minus,
     ranking_entropy_plus,
     unranked_entropy,
 )
 
 __all__ = [
-    "ClassifierDiscrepancy",
-    "ContrastiveAlignment",
-    "CoralDistance",
-    "DualRankingEntropy",
-    "ExpertConsistency",
-    "JointSquaredMMD",
-    "MomentDistance",
-    "RawMomentDistance",
-    "SquaredMMD",
     "class_imbalance",
     "classifier_discrepancy",
     "contrastive_alignment",

@@ -3,7 +3,7 @@
 from itertools import combinations
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from afield.precision import at_least_float32
 
@@ -37,15 +37,3 @@ def contrastive_alignment(features: Tensor, labels: Tensor, margin: float = 1.0)
         0.5 * alignment.sum() / same.sum().clamp_min(1),
         0.5 * separation.sum() / (1 - same).sum().clamp_min(1),
     )
-
-
-class ContrastiveAlignment(nn.Module):
-    """`contrastive_alignment` as a module."""
-
-    def __init__(self, margin: float = 1.0) -> None:
-        super().__init__()
-        self.margin = margin
-
-    def forward(self, features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """See `contrastive_alignment`."""
-        return contrastive_alignment(features, labels, self.margin)

@@ -1,7 +1,7 @@
 """CORAL: how far apart the domains' second-order statistics, their covariances, are."""
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from afield.precision import in_float32
 
@@ -32,11 +32,3 @@ def coral_distance(features: Tensor) -> Tensor:
 def _covariances(features: Tensor) -> Tensor:
     centred = features - features.mean(dim=1, keepdim=True)
     return torch.bmm(centred.mT, centred) / (features.shape[1] - 1)
-
-
-class CoralDistance(nn.Module):
-    """`coral_distance` as a module."""
-
-    def forward(self, features: Tensor) -> Tensor:
-        """See `coral_distance`."""
-        return coral_distance(features)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from functools import reduce
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from afield.precision import in_float32
 
@@ -17,7 +17,7 @@ STEP = 2.0
 
 
 def gaussian_kernel(samples: Tensor, kernels: int = KERNELS, step: float = STEP) -> Tensor:
-    r"""k(x_i, x_j) of all pairs of samples, (n, d) to (n, n): the mean of m Gaussian kernels of several widths.
+    r"""k(x_i, x_j) of all pairs of samples: the mean of m Gaussian kernels of several widths.
 
     .. math::
         k(x, y) = \frac1m\sum_{u=1}^m \exp\frac{-\|x-y\|^2}{\gamma_u},
@@ -25,6 +25,14 @@ def gaussian_kernel(samples: Tensor, kernels: int = KERNELS, step: float = STEP)
 
     The width gamma is the mean squared distance between two of the samples. Gradients take it for a constant: it says
     at which scale to look, and is not to be learned.
+
+    Args:
+        samples: (n, d).
+        kernels: m.
+        step: s, the ratio of the widths of two neighbouring kernels.
+
+    Returns:
+        (n, n).
 
     >>> gaussian_kernel(torch.tensor([[0.0], [3.0]]), kernels=1)
     tensor([[1.0000, 0.3679],
@@ -39,7 +47,12 @@ def gaussian_kernel(samples: Tensor, kernels: int = KERNELS, step: float = STEP)
 
 
 def squared_distances(samples: Tensor) -> Tensor:
-    """|x_i - x_j|^2 of all pairs of samples, (n, d) to (n, n)."""
+    """|x_i - x_j|^2 of all pairs of samples, (n, d) to (n, n).
+
+    >>> squared_distances(torch.tensor([[0.0, 0.0], [3.0, 4.0]]))
+    tensor([[ 0., 25.],
+            [25.,  0.]])
+    """
     # About their mean the samples are short, and little cancels; there is no root, whose gradient at 0 is infinite.
     samples = samples - samples.mean(dim=0)
     squares = samples.square().sum(dim=1)
@@ -47,14 +60,14 @@ def squared_distances(samples: Tensor) -> Tensor:
 
 
 def squared_mmd(source: Tensor, target: Tensor, kernels: int = KERNELS, step: float = STEP) -> Tensor:
-    r"""Squared MMD of two samples (n, d) and (m, d).
+    r"""Squared MMD of two samples.
 
     .. math::
         \frac1{n^2}\sum_{i,j} k(s_i, s_j) + \frac1{m^2}\sum_{i,j} k(t_i, t_j) - \frac2{nm}\sum_{i,j} k(s_i, t_j)
 
     Args:
-        source: one sample.
-        target: the other.
+        source: one sample, (n, d).
+        target: the other, (m, d).
         kernels: number of Gaussian kernels.
         step: ratio of the widths of two neighbouring kernels; see `gaussian_kernel`.
 
@@ -77,6 +90,10 @@ def joint_squared_mmd(
         target: those of the other, each (m, d_l).
         kernels: number of Gaussian kernels of each layer.
         step: ratio of the widths of two neighbouring kernels; see `gaussian_kernel`.
+
+    >>> same, apart = torch.tensor([[0.0]]), torch.tensor([[3.0]])
+    >>> joint_squared_mmd((same, same), (apart, apart), kernels=1)  # 2 - 2 / e^2
+    tensor(1.7293)
     """
     count = len(source[0])
     layers = [gaussian_kernel(torch.cat(pair), kernels, step) for pair in zip(source, target, strict=True)]
@@ -85,12 +102,17 @@ def joint_squared_mmd(
 
 
 def squared_mmd_among(domains: Tensor, kernels: int = KERNELS, step: float = STEP) -> Tensor:
-    r"""Mean of the squared MMD over all K^2 ordered pairs of domains (K, b, d).
+    r"""Mean of the squared MMD over all K^2 ordered pairs of domains.
 
     .. math::
         \frac1{K^2}\sum_{i,j}\mathrm{MMD}^2(H_i, H_j) = \frac2K\sum_i\|\mu_i-\bar\mu\|^2
 
     where mu_i is a domain's mean in the kernel's space: twice the domains' variance there.
+
+    Args:
+        domains: (K, b, d).
+        kernels: number of Gaussian kernels.
+        step: ratio of the widths of two neighbouring kernels; see `gaussian_kernel`.
 
     >>> squared_mmd_among(torch.tensor([[[0.0]], [[3.0]]]), kernels=1)  # two of the four pairs are equal domains
     tensor(0.6321)
@@ -99,23 +121,3 @@ def squared_mmd_among(domains: Tensor, kernels: int = KERNELS, step: float = STE
     kernel = gaussian_kernel(domains.flatten(0, 1), kernels, step)
     products = kernel.reshape(count, size, count, size).mean(dim=(1, 3))  # of the mu_i
     return 2 * (products.diagonal().mean() - products.mean())
-
-
-class SquaredMMD(nn.Module):
-    """`squared_mmd` as a module."""
-
-    def __init__(self, kernels: int = KERNELS, step: float = STEP) -> None:
-        super().__init__()
-        self.kernels, self.step = kernels, step
-
-    def forward(self, source: Tensor, target: Tensor) -> Tensor:
-        """See `squared_mmd`."""
-        return squared_mmd(source, target, self.kernels, self.step)
-
-
-class JointSquaredMMD(SquaredMMD):
-    """`joint_squared_mmd` as a module."""
-
-    def forward(self, source: Sequence[Tensor], target: Sequence[Tensor]) -> Tensor:  # type: ignore[override]
-        """See `joint_squared_mmd`."""
-        return joint_squared_mmd(source, target, self.kernels, self.step)

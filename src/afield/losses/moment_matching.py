@@ -1,7 +1,7 @@
 """Moment matching: how far apart the raw moments of all domains are, source from target and source from source."""
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from afield.precision import at_least_float32
 
@@ -34,11 +34,3 @@ def raw_moment_distance(features: Tensor, orders: int = 2) -> Tensor:
         pairs = torch.linalg.vector_norm(sources[:, :, None] - sources[:, None], dim=-1)
         total = total + pairs.sum() / (count * (count - 1))
     return total
-
-
-class RawMomentDistance(nn.Module):
-    """`raw_moment_distance` as a module."""
-
-    def forward(self, features: Tensor, orders: int = 2) -> Tensor:
-        """See `raw_moment_distance`."""
-        return raw_moment_distance(features, orders)

@@ -1,13 +1,13 @@
 """Moment distance: how far apart the domains' feature means and variances are."""
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from afield.precision import at_least_float32
 
 
 def moment_distance(features: Tensor, has_target: bool) -> Tensor:
-    r"""The paper's L_align over one batch.
+    r"""FAR's L_align over one batch: N sources and, in UDA, a target t.
 
     .. math::
         \frac1N\sum_i \|\mu_i-\mu_t\| + \frac{1}{\binom N2}\sum_{i<j}\|\mu_i-\mu_j\|
@@ -37,11 +37,3 @@ def moment_distance(features: Tensor, has_target: bool) -> Tensor:
         pairs = distances[:, :num_sources, :num_sources]
         total = total + pairs.sum() / (num_sources * (num_sources - 1))
     return total
-
-
-class MomentDistance(nn.Module):
-    """`moment_distance` as a module."""
-
-    def forward(self, features: Tensor, has_target: bool) -> Tensor:
-        """See `moment_distance`."""
-        return moment_distance(features, has_target)

@@ -1,62 +1,74 @@
-"""Dual ranking entropy: restoring the right features sharpens the prediction, restoring the others blurs it."""
+"""Dual ranking entropy: restoring the right features sharpens the prediction, restoring the others blurs it.
 
-import math
+Three predictions of the shared classifier C are compared by their entropy E: that of the enhanced feature
+f+ = pool(A + R+), of the reference f = pool(A), and of the contaminated feature f- = pool(A + R-). All arguments are
+logits (n, K), and all losses are averaged over the n samples.
+"""
 
 import torch
-from torch import Tensor, nn
-from torch.nn import functional
+from torch import Tensor
+from torch.nn.functional import softplus
 
-from afield.precision import at_least_float32
-
-
-def entropy(logits: Tensor) -> Tensor:
-    """E(z), the entropy in nats of softmax(z), a value for each row.
-
-    >>> import torch
-    >>> entropy(torch.zeros(1, 2))
-    tensor([0.6931])
-    """
-    log_p = functional.log_softmax(at_least_float32(logits), dim=-1)
-    return -(log_p.exp() * log_p).sum(dim=-1)
+from afield.losses.entropy import entropy
 
 
 def ranking_entropy_plus(enhanced: Tensor, reference: Tensor) -> Tensor:
-    """L+ = softplus(E(C(f+)) - E(C(f))), averaged: small when the enhanced feature's prediction is the sharper one."""
-    return functional.softplus(entropy(enhanced) - entropy(reference)).mean()
+    r"""L+, small when the enhanced feature's prediction is sharper than the reference's.
+
+    .. math::
+        L_+ = \mathrm{softplus}\big(E(C(f_+)) - E(C(f))\big)
+
+    >>> sharp, blurred = torch.tensor([[100.0, 0.0]]), torch.tensor([[0.0, 0.0]])
+    >>> ranking_entropy_plus(sharp, blurred), ranking_entropy_plus(blurred, sharp)
+    (tensor(0.4055), tensor(1.0986))
+    """
+    return softplus(entropy(enhanced) - entropy(reference)).mean()
 
 
 def ranking_entropy_minus(reference: Tensor, contaminated: Tensor) -> Tensor:
-    """L- = softplus(E(C(f)) - E(C(f-))), averaged: small when the contaminated feature's prediction is the blurrier."""
-    return functional.softplus(entropy(reference) - entropy(contaminated)).mean()
+    r"""L-, small when the contaminated feature's prediction is more blurred than the reference's.
+
+    .. math::
+        L_- = \mathrm{softplus}\big(E(C(f)) - E(C(f_-))\big)
+
+    >>> sharp, blurred = torch.tensor([[100.0, 0.0]]), torch.tensor([[0.0, 0.0]])
+    >>> ranking_entropy_minus(sharp, blurred), ranking_entropy_minus(blurred, sharp)
+    (tensor(0.4055), tensor(1.0986))
+    """
+    return softplus(entropy(reference) - entropy(contaminated)).mean()
 
 
 def dual_ranking_entropy(enhanced: Tensor, reference: Tensor, contaminated: Tensor) -> Tensor:
-    """L_DRE = L+ + L-. All three are logits (B, classes)."""
+    r"""FAR's L_DRE, the sum of both halves.
+
+    .. math::
+        L_{DRE} = L_+ + L_- = \mathrm{softplus}\big(E(C(f_+)) - E(C(f))\big)
+        + \mathrm{softplus}\big(E(C(f)) - E(C(f_-))\big)
+
+    Args:
+        enhanced: C(f+), logits (n, K).
+        reference: C(f), logits (n, K).
+        contaminated: C(f-), logits (n, K).
+
+    >>> sharp, middle, blurred = torch.tensor([[[100.0, 0.0]], [[2.0, 0.0]], [[0.0, 0.0]]])
+    >>> dual_ranking_entropy(sharp, middle, blurred)  # ranked as it should be
+    tensor(1.0697)
+    >>> dual_ranking_entropy(blurred, middle, sharp)
+    tensor(1.7628)
+    >>> dual_ranking_entropy(middle, middle, middle)  # 2 log 2
+    tensor(1.3863)
+    """
     entropies = entropy(torch.stack((enhanced, reference, contaminated)))  # one pass over the three
-    return functional.softplus(entropies[:2] - entropies[1:]).mean(dim=1).sum()
+    return softplus(entropies[:2] - entropies[1:]).mean(dim=1).sum()
 
 
 def unranked_entropy(enhanced: Tensor, contaminated: Tensor) -> Tensor:
-    """The ablation without ranking: E(C(f+)) - E(C(f-)), averaged, with no reference to rank against."""
-    return (entropy(enhanced) - entropy(contaminated)).mean()
+    r"""The ablation without ranking, which has no reference to rank against.
 
+    .. math::
+        E(C(f_+)) - E(C(f_-))
 
-def class_imbalance(logits: Tensor) -> Tensor:
-    """log K - H(p), p the mean prediction over the K classes: 0 when all are used alike, log K when one takes all.
-
-    Entropies alone are smallest when every sample is said to be of one class; this is what such a collapse costs.
-
-    >>> class_imbalance(torch.tensor([[100.0, 0.0], [0.0, 100.0]]))
-    tensor(0.)
+    >>> unranked_entropy(torch.tensor([[100.0, 0.0]]), torch.tensor([[0.0, 0.0]]))
+    tensor(-0.6931)
     """
-    mean = at_least_float32(logits).softmax(dim=-1).mean(dim=0)
-    imbalance: Tensor = math.log(len(mean)) - torch.special.entr(mean).sum()
-    return imbalance
-
-
-class DualRankingEntropy(nn.Module):
-    """`dual_ranking_entropy` as a module."""
-
-    def forward(self, enhanced: Tensor, reference: Tensor, contaminated: Tensor) -> Tensor:
-        """See `dual_ranking_entropy`."""
-        return dual_ranking_entropy(enhanced, reference, contaminated)
+    return (entropy(enhanced) - entropy(contaminated)).mean()

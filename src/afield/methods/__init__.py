@@ -1,4 +1,4 @@
-"""One file a method. Importing this room registers them all."""
+"""One file per method. Importing this package registers them all."""
 
 from importlib import import_module
 from pkgutil import iter_modules

@@ -10,10 +10,12 @@ trains on the sources, and M_s is the copy of it that phase 0 leaves behind: tak
 two are equal whenever phase 1 begins, in a recorded step and in a resumed run too. A step of phase 1 is two updates on
 one forward pass of M_t: first of D, then of M_t against that D.
 
-Different from the paper: phase 1 is the second half of the loop's steps, so that all methods train equally long, with
-the loop's optimiser instead of Adam at 0.0002: D at its full rate, and M_t, which no label holds, at a small part of
-it; weight decay acts on M_t at the full rate, which no weight of a loss can change. Several sources are pooled. Batch
-norm, which the paper's LeNet does not have, uses in M_t the target's statistics and in M_s the running ones of phase 0.
+Differences from the paper:
+- Phase 1 is the second half of the loop's steps, so that all methods train equally long.
+- The optimiser is the loop's, instead of Adam at 0.0002: D learns at the full rate, and M_t, which no label holds, at a
+  small fraction of it. Weight decay acts on M_t at the full rate, which the weight of a loss cannot change.
+- Several sources are pooled.
+- The paper's LeNet has no batch norm. Here M_t uses the target's statistics, and M_s the running ones of phase 0.
 """
 
 from collections.abc import Callable
@@ -29,7 +31,7 @@ from afield.config.options import MethodOptions
 from afield.data.batches import Batch
 from afield.methods.method import Losses, Method, Shape
 from afield.methods.registry import register_method
-from afield.networks import Discriminator, classify_aside
+from afield.networks import Discriminator, run_aside
 
 
 class ADDAOptions(MethodOptions):
@@ -81,7 +83,7 @@ class ADDA(Method):
 
     def encoder_loss(self, F: Tensor) -> Tensor:
         """How far the target's maps are from being taken for a source's: -log D, into M_t alone."""
-        fooled = classify_aside(self.discriminator, self.pool(F), frozen=True)
+        fooled = run_aside(self.discriminator, self.pool(F), frozen=True)
         return self.options.encoder_weight * softplus(-fooled).mean()
 
     def update(self, batch: Batch, descend: Callable[[Losses], None]) -> Losses:

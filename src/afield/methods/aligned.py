@@ -3,6 +3,8 @@
 Reference: Jin et al. 2020, Table 1 (Baseline-align, Baseline-att-align); the alignment loss is its supplementary's
 moment distance. With `attention` off the whole feature F is aligned; with it on, a gate selects A from F, A is aligned
 and A alone is classified.
+
+Differences from the paper: the gate has mean 1; `normalised_gate` says why, and turns it off.
 """
 
 from pydantic import Field
@@ -12,7 +14,7 @@ from torch.nn.functional import cross_entropy
 from afield.config.options import MethodOptions
 from afield.data.batches import Batch
 from afield.losses import moment_distance
-from afield.methods.method import Inspection, Losses, Method, Shape, share
+from afield.methods.method import Inspection, Losses, Method, Shape, relative_size
 from afield.methods.registry import register_method
 from afield.networks import Gate, GatedSelection
 from afield.precision import exact_mean
@@ -72,4 +74,4 @@ class Aligned(Method):
         F = self.backbone(images)
         A = self.fa(F)
         scores = self.classifier(self.pool(A))
-        return Inspection(scores, {"F": self.classifier(self.pool(F)), "A": scores}, {"kept": share(A, F)})
+        return Inspection(scores, {"F": self.classifier(self.pool(F)), "A": scores}, {"kept": relative_size(A, F)})

@@ -3,11 +3,13 @@
     L = L_cls + w CORAL                                      (eq. 6)
     CORAL = |C_S - C_T|^2 / (4 d^2), Frobenius               (eq. 1; the covariances C: eqs. 2 and 3)
 
-Beside the paper: it has one source and one target; here the distance is averaged over all pairs of domains, sources and
-target alike in UDA, the sources alone in DG. The aligned layer is the last, the class scores, which the paper's fc8 is;
-`layer = "features"` takes the pooled features, as benchmarks of DG do, whose distance is smaller by far and wants a
-larger weight. The paper's weight is set so that at the end of training both losses are about equal; ours stands at
-1, and the loop raises it from 0.
+Differences from the paper:
+- It has one source and one target. Here the distance is averaged over all pairs of domains: sources and target in UDA,
+  the sources alone in DG.
+- The aligned layer is the last, the class scores, like the paper's fc8. `layer = "features"` takes the pooled features
+  instead, as benchmarks of DG do; their distance is far smaller and needs a larger weight.
+- The paper chooses the weight so that both losses are about equal at the end of training. Ours is 1, and the loop
+  raises it from 0.
 """
 
 from typing import Literal

@@ -7,10 +7,11 @@
 
 Two networks of one architecture, each trained on the images that the other's loss has moved; the moves are constants.
 
-What differs: the gradient is that of an image's own loss, so that a move does not shrink with the batch; the authors'
-code takes it of the mean over 32 images, clips it to 0.1, and goes 10 times as far. Hence our step of 10 / 32, and no
-value that moves by more than 1. Where domains are told apart surely, as digits are, J_d is nearly 0 and so is the move.
-Moved images do not enter batch norm's running statistics; the authors' have none.
+Differences from the paper:
+- The gradient is that of an image's own loss, so that a move does not shrink with the batch. The authors' code takes it
+  of the mean over 32 images, clips it to 0.1, and goes 10 times as far. Hence our step of 10 / 32, and no value that
+  moves by more than 1. Where domains are easily told apart, as digits are, J_d is nearly 0 and so is the move.
+- Moved images do not enter batch norm's running statistics; the authors' networks have none.
 """
 
 import torch
@@ -22,7 +23,7 @@ from afield.config.options import MethodOptions
 from afield.data.batches import Batch
 from afield.methods.method import Losses, Method, Shape
 from afield.methods.registry import register_method
-from afield.networks import Classifier, build_backbone, classify_aside
+from afield.networks import Classifier, build_backbone, run_aside
 
 FURTHEST = 1.0  # that a value of an image moves
 
@@ -64,9 +65,9 @@ class CrossGrad(Method):
         x_d, x_l = self.moved(x, domain_loss), self.moved(x, label_loss)
         return {
             "classification": (1 - alpha) * label_loss,
-            "moved_classification": alpha * cross_entropy(classify_aside(label_network, x_d), labels),
+            "moved_classification": alpha * cross_entropy(run_aside(label_network, x_d), labels),
             "domain": (1 - alpha) * domain_loss,
-            "moved_domain": alpha * cross_entropy(classify_aside(self.domain_network, x_l), domains),
+            "moved_domain": alpha * cross_entropy(run_aside(self.domain_network, x_l), domains),
         }
 
     def moved(self, x: Tensor, loss: Tensor) -> Tensor:

@@ -4,12 +4,14 @@
 
 with k a mixture of Gaussian kernels of several widths (eq. 2).
 
-Beside the paper: its layers are AlexNet's fc6, fc7 and fc8; here the pooled features stand for the first two, and the
-class scores are the last. The mixture's weights are equal, where the paper learns them by a quadratic program, so the
-kernels are the five about the data's own scale that the authors' later code has, not 33 from 2^-8 to 2^8 of it. That
-scale is the mean squared distance in the batch, as in that code, not the median of the training set. The estimate is
-the biased one over all pairs of the batch; the paper's is unbiased, and of linear time. Several sources are pooled into
-one. The loop raises the weight from 0, where the paper's stands.
+Differences from the paper:
+- Its layers are AlexNet's fc6, fc7 and fc8. Here the pooled features stand for the first two, and the class scores are
+  the last.
+- The mixture's weights are equal, where the paper learns them by a quadratic program. So the kernels are the five about
+  the data's own scale that the authors' later code has, not 33 from 2^-8 to 2^8 of it. That scale is the mean squared
+  distance in the batch, as in that code, not the median of the training set.
+- The estimate is the biased one over all pairs of the batch; the paper's is unbiased, and of linear time.
+- Several sources are pooled into one. The loop raises the weight from 0, where the paper's is constant.
 """
 
 import torch

@@ -10,9 +10,10 @@ gradient: D learns at full weight from the first step, as in the paper. So L_d s
 `domain` it reads f detached and trains D alone; as `adversary`, which is ramped, it reads D with detached parameters
 through the reversal and trains the backbone alone. Their sum has the gradient of eq. 13 to 15.
 
-Different from the paper: L_d is the mean of the sources' mean and the target's, as over one balanced batch, where the
-paper's E adds the two; added, at the rates used here, D's reversed gradient drowned the classes. Several sources are
-pooled against the target. Without a target (DG) D tells the sources apart, as in later work.
+Differences from the paper:
+- L_d is the mean of two means, over the sources and over the target, as over one balanced batch. The paper's E adds the
+  two; at the rates used here, D's reversed gradient then drowned the classes.
+- Several sources are pooled against the target. Without a target (DG), D tells the sources apart, as in later work.
 """
 
 import torch
@@ -24,7 +25,7 @@ from afield.config.options import MethodOptions
 from afield.data.batches import Batch
 from afield.methods.method import Losses, Method, Shape
 from afield.methods.registry import register_method
-from afield.networks import Discriminator, classify_aside, reverse_gradient
+from afield.networks import Discriminator, reverse_gradient, run_aside
 
 
 class DANNOptions(MethodOptions):
@@ -45,7 +46,7 @@ class DANN(Method):
 
     def __init__(self, shape: Shape, options: DANNOptions) -> None:
         super().__init__(shape, options)
-        # A score for the sources and one for the target, or one a source: which, only a batch says.
+        # One score for the sources and one for the target, or one per source: which of the two, only a batch says.
         outputs = max(2, shape.num_sources)
         self.discriminator = Discriminator(self.pool.width, options.discriminator_width, outputs)
 
@@ -56,7 +57,7 @@ class DANN(Method):
         return {
             "classification": cross_entropy(self.classifier(vectors[: batch.num_labelled]), batch.labels),
             "domain": domain_loss(self.discriminator(vectors.detach()), batch),
-            "adversary": domain_loss(classify_aside(self.discriminator, reversed_, frozen=True), batch),
+            "adversary": domain_loss(run_aside(self.discriminator, reversed_, frozen=True), batch),
         }
 
 

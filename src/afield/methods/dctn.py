@@ -14,13 +14,18 @@ As in the paper, the C_j and the features are first trained on the sources: here
 D_j learn too, without the features answering, and the target's images pass batch norm. Without that, features of 0,
 which leave every D_j undecided, are what confusion finds.
 
-Different from the paper and the authors' code: both stages are one descent, each loss reaching only the parts that its
-stage trains, instead of taking turns for epochs over stored labels; labels are of the images as they pass, and only in
-the second half. Their loss is a mean over all target images, so that it weighs little while few are believed: as a
-mean over the believed ones it let the few first classes take all. The loop raises the weights of confusion and labels
-from 0. The losses of the C_j are averaged over the sources, not added, so that classification weighs as much as in
-other methods. All sources know all classes: no category shift. The authors' code weighs the vote by one number a
-source; here, as in the paper, each image has its own, so inference keeps the discriminators.
+Differences from the paper:
+- Both stages are one descent, in which each loss reaches only the parts that its stage trains. The paper alternates
+  between them for epochs, over stored labels. Here labels belong to the images of the batch, and only in the second
+  half.
+- The labels' loss is a mean over all target images, so that it weighs little while few are believed. As a mean over the
+  believed ones it let the first few classes take all.
+- The loop raises the weights of confusion and labels from 0.
+- The losses of the C_j are averaged over the sources, not added, so that classification weighs as much as in other
+  methods.
+- All sources know all classes: there is no category shift.
+- The authors' code weighs the vote by one number per source. Here, as in the paper, each image has its own weights, so
+  inference keeps the discriminators.
 """
 
 import math
@@ -34,7 +39,7 @@ from afield.config.options import MethodOptions
 from afield.data.batches import Batch
 from afield.methods.method import Losses, Method, Shape
 from afield.methods.registry import register_method
-from afield.networks import Classifier, Discriminator, classify_aside
+from afield.networks import Classifier, Discriminator, run_aside
 from afield.precision import at_least_float32
 
 BATCHES_AVERAGED = 100
@@ -95,7 +100,7 @@ class DCTN(Method):
         scores = torch.stack([C(pair) for C, pair in zip(self.classifiers, pairs, strict=True)])
         told = torch.stack([D(pair.detach()).squeeze(1) for D, pair in zip(self.discriminators, pairs, strict=True)])
         undecided = torch.stack(
-            [classify_aside(D, p, frozen=True).squeeze(1) for D, p in zip(self.discriminators, pairs, strict=True)]
+            [run_aside(D, p, frozen=True).squeeze(1) for D, p in zip(self.discriminators, pairs, strict=True)]
         )
 
         # D_j's score is the logit of "source j": -log D = softplus(-score), -log(1 - D) = softplus(score).

@@ -11,13 +11,14 @@
 
     L = L_agg + lambda_1 L_epif + lambda_2 L_epic + lambda_3 L_epir      equation 6, and L_ds beside it
 
-What differs:
+Differences from the paper:
 - One step trains everything; a partner that a loss must not train is read with detached parameters. The authors first
   train 500 of 3000 steps without episodes; here the loop ramps their losses up from 0.
 - Every source has its episode in every step: source i meets the partner of source i - s, with s drawn anew. The
-  authors' code draws one pair (i, j) a step, and sums L_agg over the sources where we take the mean, as in equation 1.
-- The authors freeze batch norm at its ImageNet statistics, and all start from the same weights. Ours learns: theta_j
-  starts as a copy of theta, and meets another source's images as it would at inference, with its own statistics.
+  authors' code draws one pair (i, j) per step, and sums L_agg over the sources where we take the mean, as in
+  equation 1.
+- The authors freeze batch norm at its ImageNet statistics, and all networks start from the same weights. Ours learns:
+  theta_j starts as a copy of theta, and meets another source's images as at inference, with its own statistics.
 """
 
 from copy import deepcopy
@@ -31,7 +32,7 @@ from afield.config.options import MethodOptions
 from afield.data.batches import Batch
 from afield.methods.method import Losses, Method, Shape
 from afield.methods.registry import register_method
-from afield.networks import Classifier, classify_aside
+from afield.networks import Classifier, run_aside
 
 
 class EpiFCROptions(MethodOptions):
@@ -71,9 +72,9 @@ class EpiFCR(Method):
         specific = [classifier(v) for classifier, v in zip(self.source_classifiers, own, strict=True)]
         met, foreign = self.episodes(images)
         rolled_f, rolled_labels = batch.by_domain(f)[met], batch.by_domain(labels)[met].flatten()
-        epif = [classify_aside(c, v, frozen=True) for c, v in zip(self.source_classifiers, rolled_f, strict=True)]
-        epic = classify_aside(self.classifier, foreign)
-        epir = classify_aside(self.random_classifier, f, frozen=True)
+        epif = [run_aside(c, v, frozen=True) for c, v in zip(self.source_classifiers, rolled_f, strict=True)]
+        epic = run_aside(self.classifier, foreign)
+        epir = run_aside(self.random_classifier, f, frozen=True)
         return {
             "classification": cross_entropy(self.classifier(f), labels),
             # A sum over the sources, whose parts are their own.

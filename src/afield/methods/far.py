@@ -14,7 +14,7 @@ L_consist only C. It costs one forward and one backward of the network: each los
 detached parameters, so that the single backward pass stops where the algorithm says. Only the gates, which are small,
 run a second time.
 
-Where the default leaves the paper, the option that does so says why; the preset `far-paper` sets them all back.
+Differences from the paper: each has an option, whose description says why; the preset `far-paper` sets them all back.
 """
 
 from typing import ClassVar, Literal, NamedTuple
@@ -35,7 +35,7 @@ from afield.losses import (
     ranking_entropy_plus,
     unranked_entropy,
 )
-from afield.methods.method import Inspection, Losses, Method, Shape, share
+from afield.methods.method import Inspection, Losses, Method, Shape, relative_size
 from afield.methods.registry import register_method
 from afield.networks import (
     ConvolutionSelection,
@@ -45,8 +45,8 @@ from afield.networks import (
     Pooled,
     can_pool,
     classify_all,
-    classify_aside,
     pooling_weights,
+    run_aside,
     select_and_pool,
     weighted,
 )
@@ -86,7 +86,7 @@ class FAROptions(MethodOptions):
     dre_balance: float = Field(
         0.3, ge=0, description="beside L+ and L-: keep all classes in use on the target, or one may take all (paper: 0)"
     )
-    experts: bool = Field(True, description="a classifier a source reads pool(F) and teaches C")
+    experts: bool = Field(True, description="one classifier per source reads pool(F) and teaches C")
     experts_shape_backbone: bool = Field(
         False,
         description="the experts' cross-entropy trains the backbone too; held-out sources did worse (paper: yes)",
@@ -124,7 +124,7 @@ class Seen(NamedTuple):
 
 @register_method("far", summary="feature alignment and restoration", reference="Jin et al. 2020")
 class FAR(Method):
-    """Backbone, FA, FR, the shared classifier C and, in training, one expert a source."""
+    """Backbone, FA, FR, the shared classifier C and, in training, one expert per source."""
 
     Options: ClassVar[type[MethodOptions]] = FAROptions
     min_sources = 2
@@ -192,7 +192,7 @@ class FAR(Method):
             taught = self.teach(batch, seen.whole)
             losses["experts"] = cross_entropy(taught, batch.labels)
             if options.routing == "selective":  # into C only
-                enhanced = classify_aside(self.classifier, seen.f_plus.detach())[:labelled]
+                enhanced = run_aside(self.classifier, seen.f_plus.detach())[:labelled]
             losses["consistency"] = options.consistency_weight * expert_consistency(enhanced, taught)
         return losses
 
@@ -219,7 +219,7 @@ class FAR(Method):
             R = F.detach() - A
             f, r, r_plus = self.pool(A), self.pool(R), self.pool(weighted(R, self.fr(R)))
             vectors = (f + r_plus, f, f + (r - r_plus))
-            scores = tuple(classify_aside(self.classifier, v, frozen=True) for v in vectors)
+            scores = tuple(run_aside(self.classifier, v, frozen=True) for v in vectors)
         enhanced, reference, contaminated = scores
         if options.dre_reference == "detached":
             reference = reference.detach()
@@ -242,4 +242,4 @@ class FAR(Method):
         F, A, R, R_plus = parts
         maps = {"F": F, "A": A, "A+R+": A + R_plus, "A+R-": A + parts.R_minus}
         views = {name: self.classifier(self.pool(features)) for name, features in maps.items()}
-        return Inspection(views["A+R+"], views, {"kept": share(A, F), "restored": share(R_plus, R)})
+        return Inspection(views["A+R+"], views, {"kept": relative_size(A, F), "restored": relative_size(R_plus, R)})

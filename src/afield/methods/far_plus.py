@@ -1,9 +1,12 @@
 """FAR+: FAR, and labels the target gives itself. What goes beyond the paper (Jin et al. 2020) stands here.
 
 The network's own prediction C(f+) on a target image, where it is confident, is the label of a strongly changed view of
-the same image (FixMatch, Sohn et al. 2020, arXiv 2001.07685, eq. 4, applied to the target). Beside FixMatch: the
-labels' weight is ramped up with FAR's other losses, and FAR's ranking entropy keeps all classes in use, without which a
-low threshold would let one class take all.
+the same image (FixMatch, Sohn et al. 2020, arXiv 2001.07685, eq. 4, applied to the target).
+
+Differences from the paper:
+- FAR's paper has no self-training.
+- In FixMatch's the labels' weight is constant; here it is ramped up with FAR's other losses.
+- FAR's ranking entropy keeps all classes in use, without which a low threshold would let one class take all.
 """
 
 import torch

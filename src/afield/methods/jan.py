@@ -4,12 +4,14 @@
 
 JMMD is the distance of the layers' joint distributions: an MMD whose kernel is the product of the layers' kernels.
 
-Beside the paper: its layers are the last of a network, for ResNet the pooled features and the class layer; so they are
-here, the class layer as probabilities, as in the authors' code. A kernel's width is the mean squared distance in the
-batch, not the median of the training set; the authors' code has five kernels on the features and one of the fixed width
-1.68 on the probabilities. The estimate is the biased one over all pairs of the batch, as in that code; the paper trains
-with one of linear time. Several sources are pooled into one. The weight rises from 0 as the paper's does, by DANN's
-schedule.
+Differences from the paper:
+- A kernel's width is the mean squared distance in the batch, not the median of the training set. The authors' code has
+  five kernels on the features and one of the fixed width 1.68 on the probabilities.
+- The estimate is the biased one over all pairs of the batch, as in that code; the paper trains with one of linear time.
+- Several sources are pooled into one.
+
+As in the paper, the layers are the last of the network, for ResNet the pooled features and the class layer, the latter
+as probabilities, as in the authors' code. The weight rises from 0 by DANN's schedule, as the paper's does.
 """
 
 from pydantic import Field

@@ -5,9 +5,9 @@
 An image is cut into 3 x 3 tiles, which one of P permutations shuffles. A second head on the same features tells which
 it was, and 0 for an ordered image; the shuffled images are not classified. Sources are pooled.
 
-What differs:
-- The share beta of ordered images is the same in every batch, and of every source, not a chance for each image.
-  That shuffled images are not classified is the paper's word; in the authors' code it is a switch, off by default.
+Differences from the paper:
+- The share beta of ordered images is the same in every batch and for every source, not a probability for each image.
+  That shuffled images are not classified is what the paper says; in the authors' code it is a switch, off by default.
 - The paper searches P permutations of large Hamming distance greedily. Ours are the best there are, by construction:
   see `permutations`.
 - Where 3 does not divide the side of an image, as in 32 = 3 * 10 + 2, the tiles are cut from the middle and the frame

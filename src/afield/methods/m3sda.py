@@ -12,16 +12,16 @@ A generator G and a classifier C_i for each of N sources; for M3SDA-beta a pair 
 MD^2 is `raw_moment_distance`: first and second raw moments, between each source and the target and each two sources,
 of the vectors that the classifiers read.
 
-Different from the paper: it weighs the classifiers by the accuracy on the target of networks trained on source i alone.
-That looks at the target's labels; here all count alike, which is its other schema ("M3SDA*"). Losses are means over the
-sources where the paper has sums, which its Adam hardly feels and SGD does. It gives no lambda; ours weighs the distance
-against classification about as DASSL's does for m3sda-beta (the authors' digit code: 0.0005 times another distance).
-The loop raises lambda from 0, as all distances. For the updates of m3sda-beta, what MCD's file says holds too.
-
-Different from the authors' code for digits, whose distance is another one: it compares centred features image by
-image in place of means, then central moments up to the fifth; it neither centres nor averages the fourth source, counts
-one pair of sources twice and another never; and one pair of classifiers serves all sources. Ours does not depend on the
-order of the sources.
+Differences from the paper:
+- It weighs the classifiers by the accuracy on the target of networks trained on source i alone. That looks at the
+  target's labels; here all count alike, which is its other schema ("M3SDA*").
+- Losses are means over the sources where the paper has sums, which its Adam hardly feels and SGD does.
+- It gives no lambda. Ours weighs the distance against classification about as DASSL's does for m3sda-beta (the authors'
+  digit code: 0.0005 times another distance). The loop raises lambda from 0, as it does for all distances.
+- For the updates of m3sda-beta, what MCD's file says holds too.
+- The authors' code for digits has another distance. It compares centred features image by image in place of means, then
+  central moments up to the fifth; it neither centres nor averages the fourth source, counts one pair of sources twice
+  and another never; and one pair of classifiers serves all sources. Ours does not depend on the order of the sources.
 """
 
 import torch
@@ -78,7 +78,7 @@ class M3SDA(Method):
 
 
 @register_method(
-    "m3sda-beta", summary="m3sda, and a pair of classifiers a source as in mcd", reference="Peng et al. 2019"
+    "m3sda-beta", summary="m3sda, and a pair of classifiers per source as in mcd", reference="Peng et al. 2019"
 )
 class M3SDABeta(MCD):
     """MCD's three updates with a pair of classifiers for each source; moments are matched in the first."""

@@ -10,12 +10,15 @@ kinds of update (section 3.3):
 
 Target images far from the sources are where F1 and F2 can differ (B); G moves them away from there (C).
 
-Different from the paper and the authors' code: several sources are pooled; one SGD optimiser with the loop's rate does
-all updates (authors: Adam), and each has its momentum and weight decay. In all updates sources and target pass G
-together, normalised by the same statistics, and only A's pass moves the running ones; in the authors' code each domain
-passes alone, for which there is `network.batch_norm`. Classifiers are those of the network options, for the digits one
-linear layer (authors: two or three). Predictions are averaged, the authors add scores. The weight of d is constant in
-the paper and is not ramped here.
+Differences from the paper:
+- Several sources are pooled.
+- One SGD optimiser with the loop's rate does all updates (authors: Adam), each with its momentum and weight decay.
+- In all updates sources and target pass G together, normalised by the same statistics, and only A's pass moves the
+  running ones. In the authors' code each domain passes alone, for which there is `network.batch_norm`.
+- Classifiers are those of the network options, for the digits one linear layer (authors: two or three).
+- Predictions are averaged; the authors add scores.
+
+The weight of d is constant in the paper and is not ramped here.
 """
 
 from collections.abc import Callable
@@ -31,7 +34,7 @@ from afield.data.batches import Batch
 from afield.losses import classifier_discrepancy
 from afield.methods.method import Losses, Method, Shape
 from afield.methods.registry import register_method
-from afield.networks import Ensemble, classify_aside, mean_prediction
+from afield.networks import Ensemble, mean_prediction, run_aside
 
 
 class MCDOptions(MethodOptions):
@@ -69,7 +72,7 @@ class MCD(Method):
         descend(learned)
 
         vectors = self.features_aside(batch)
-        scores = classify_aside(self.classifiers, vectors.detach())
+        scores = run_aside(self.classifiers, vectors.detach())
         apart = {"kept": self.classification(scores, batch), "apart": -weight * self.discrepancy(scores, batch)}
         descend(apart)
 
@@ -77,14 +80,14 @@ class MCD(Method):
         for turn in range(self.options.generator_updates):
             if turn:  # G is still as step B saw it in the first
                 vectors = self.features_aside(batch)
-            scores = classify_aside(self.classifiers, vectors, frozen=True)
+            scores = run_aside(self.classifiers, vectors, frozen=True)
             together = {"together": weight * self.discrepancy(scores, batch)}
             descend(together)
         return learned | apart | together
 
     def features_aside(self, batch: Batch) -> Tensor:
         """What G makes of a batch now; the running statistics stay as they are."""
-        vectors: Tensor = self.pool(self.maps(batch, partial(classify_aside, self.backbone)))
+        vectors: Tensor = self.pool(self.maps(batch, partial(run_aside, self.backbone)))
         return vectors
 
     def classification(self, scores: Tensor, batch: Batch) -> Tensor:

@@ -4,13 +4,15 @@ Multimedia 2018, arXiv 1807.07258).
 The network is trained exactly as the baseline. Then a classifier of its pooled vectors is solved for in closed form,
 from labelled vectors of the sources and unlabelled ones of the target: a sum of kernels whose coefficients weigh the
 loss on the sources, the distance of the domains' distributions and smoothness over neighbours. `closed_form/meda.py`
-has the formulas, and how it differs from the paper and the authors' code.
+has the formulas, and how the solution differs from the paper's and the authors' code.
 
-Different from the paper: several sources are pooled. The target's first labels are the network's own; the authors' code
-takes those of the nearest source features. It classifies the very target images it was solved for; here, as
-with every other method, those are the training images, and the sum of kernels is evaluated at the test images. The
-system has as many unknowns a class as images, so that a sample of each domain's images, the same in each run of a seed,
-is all it is solved for: anew before every evaluation. Before the first the baseline's classifier answers.
+Differences from the paper:
+- Several sources are pooled.
+- The target's first labels are the network's own; the authors' code takes those of the nearest source features.
+- The authors' code classifies the very target images it was solved for. Here, as with every other method, those are the
+  training images, and the sum of kernels is evaluated at the test images.
+- The system has as many unknowns per class as images, so it is solved for a sample of each domain's images only, the
+  same in each run of a seed, and anew before every evaluation. Before the first the baseline's classifier answers.
 """
 
 import torch

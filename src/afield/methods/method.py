@@ -117,6 +117,6 @@ class Method(nn.Module):
             setattr(self, name, None)
 
 
-def share(part: Tensor, whole: Tensor) -> Tensor:
-    """How large a part of a map is beside the whole, a value for each image: 0 for a closed gate."""
+def relative_size(part: Tensor, whole: Tensor) -> Tensor:
+    """Mean absolute value of one map divided by that of another, one value per image: 0 for a closed gate."""
     return part.abs().mean(dim=(1, 2, 3)) / whole.abs().mean(dim=(1, 2, 3)).clamp_min(1e-12)

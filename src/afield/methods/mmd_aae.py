@@ -7,13 +7,16 @@
     R_mmd = 1 / K^2 sum_{i,j} MMD^2(H_i, H_j) over the K sources' codes
     J_gan = E log D(prior) + E log(1 - D(h))
 
-Beside the paper, which encodes fixed features or pixels: x are the pooled features, and all losses but D's train the
-backbone too; as what P is to give back, x is a constant, or it would shrink to please P. C has as many layers as every
-method's here. MMDs are squared, so that their gradients are finite at 0, and the kernels' widths follow the data: five
-about the mean squared distance, for the paper's 1, 5 and 10. D and the others step at once, each at weight w2, where
-the paper takes turns. Q lowers -log D(h) instead of log(1 - D(h)), whose gradient vanishes while D is sure. The loop
-raises w1, and w2 where Q reads it, from 0. A target's images are not looked at. No code by the authors is known to us;
-the weights are those that public re-implementations have.
+Differences from the paper:
+- The paper encodes fixed features or pixels. Here x are the pooled features, and all losses but D's train the backbone
+  too. As what P is to give back, x is a constant: otherwise it would shrink to please P.
+- C has as many layers as every method's here.
+- MMDs are squared, so that their gradients are finite at 0, and the kernels' widths follow the data: five about the
+  mean squared distance, where the paper has 1, 5 and 10.
+- D and the others step at once, each at weight w2, where the paper takes turns. Q lowers -log D(h) instead of
+  log(1 - D(h)), whose gradient vanishes while D is sure. The loop raises w1, and w2 where Q reads it, from 0.
+- A target's images are not looked at.
+- No code by the authors is known to us; the weights are those of public re-implementations.
 """
 
 import math
@@ -28,7 +31,7 @@ from afield.data.batches import Batch
 from afield.losses import squared_mmd_among
 from afield.methods.method import Losses, Method, Shape
 from afield.methods.registry import register_method
-from afield.networks import Classifier, Discriminator, classify_aside
+from afield.networks import Classifier, Discriminator, run_aside
 from afield.precision import in_float32
 
 
@@ -73,7 +76,7 @@ class MMDAAE(Method):
         reconstruction = in_float32(self.decoder, code)
         # D's score is the logit of "drawn": -log D = softplus(-score), -log(1 - D) = softplus(score).
         drawn, coded = self.discriminator(torch.cat((laplace_like(code), code.detach()))).chunk(2)
-        taken = classify_aside(self.discriminator, code, frozen=True)
+        taken = run_aside(self.discriminator, code, frozen=True)
         return {
             "classification": cross_entropy(self.classifier(code), batch.labels),
             "reconstruction": options.reconstruction_weight * mse_loss(reconstruction, features.detach()),

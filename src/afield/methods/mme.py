@@ -7,10 +7,14 @@
 The prototypes move to where the target is (H up), the features to the nearest prototype (H down). As in the authors'
 code, one loss, -lambda H, whose gradient is reversed between F and W.
 
-Different from the paper: no target image is labelled (the paper's is the semi-supervised task), so L is of the sources
-alone, several of them pooled; L and H descend in one step, not in two. Hidden layers that the network options put
-before the classifier belong to F, as the bottleneck of the authors' ResNet does. The loop raises lambda from 0: the
-paper's is constant, and its network comes trained on ImageNet, where ours knows nothing at first.
+Differences from the paper:
+- No target image is labelled (the paper's task is semi-supervised), so L is over the sources alone, several of them
+  pooled.
+- L and H descend in one step, not in two.
+- Hidden layers that the network options put before the classifier belong to F, as the bottleneck of the authors' ResNet
+  does.
+- The loop raises lambda from 0. The paper's is constant, and its network comes trained on ImageNet, where ours knows
+  nothing at first.
 """
 
 from pydantic import Field

@@ -13,7 +13,7 @@ from afield.networks.gates import (
     SpatialGate,
     weighted,
 )
-from afield.networks.heads import Classifier, Experts, Pool, classify_all, classify_aside
+from afield.networks.heads import Classifier, Experts, Pool, classify_all, run_aside
 from afield.networks.pooled_selection import Pooled, can_pool, pooling_weights, select_and_pool
 
 __all__ = [
@@ -35,12 +35,12 @@ __all__ = [
     "can_pool",
     "check_backbone",
     "classify_all",
-    "classify_aside",
     "map_shape",
     "mean_prediction",
     "normalisation",
     "pooling_weights",
     "reverse_gradient",
+    "run_aside",
     "select_and_pool",
     "weighted",
 ]

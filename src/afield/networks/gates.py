@@ -13,7 +13,7 @@ MOST_POSITIONS = 64
 
 
 class ChannelGate(nn.Module):
-    """a = sigmoid(W2 relu(W1 pool(F))): one value a channel, (B, C)."""
+    """a = sigmoid(W2 relu(W1 pool(F))): one value per channel, (B, C)."""
 
     def __init__(self, channels: int, reduction: int = 8) -> None:
         super().__init__()
@@ -26,7 +26,7 @@ class ChannelGate(nn.Module):
 
 
 class SpatialGate(nn.Module):
-    """S = sigmoid(W2 * relu(W1 * channel_pool(F))): one value a position, (B, H, W).
+    """S = sigmoid(W2 * relu(W1 * channel_pool(F))): one value per position, (B, H, W).
 
     The paper gives neither widths nor kernels. Pooling channels to (mean, max), a hidden width of C / r and 5 x 5
     kernels give the parameter count it states.

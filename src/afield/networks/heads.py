@@ -71,18 +71,18 @@ class Experts(nn.Module):
 def classify_all(classifier: nn.Module, vectors: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
     """Scores of the vectors the classifier will see at inference, and of others that it will not; all of one size."""
     if any(True for _ in classifier.buffers()):  # batch norm: each kind of vectors has its own statistics
-        return classifier(vectors), *(classify_aside(classifier, aside) for aside in others)
+        return classifier(vectors), *(run_aside(classifier, aside) for aside in others)
     scores: Tensor = classifier(torch.cat((vectors, *others)))
     return scores.chunk(1 + len(others))
 
 
-def classify_aside(classifier: nn.Module, vectors: Tensor, *, frozen: bool = False) -> Tensor:
-    """Scores of vectors that the classifier will not see at inference.
+def run_aside(network: nn.Module, values: Tensor, *, frozen: bool = False) -> Tensor:
+    """What a network (a backbone, a classifier, a discriminator) makes of values that it will not see at inference.
 
-    Batch norm's running statistics stay those of the vectors it will see. With `frozen`, the parameters receive no
-    gradient either, while the vectors still do.
+    Its buffers stay as they are: batch norm's running statistics remain those of what inference will see. With
+    `frozen`, its parameters receive no gradient either, while the values still do.
     """
-    parameters = {name: p.detach() if frozen else p for name, p in classifier.named_parameters()}
-    buffers = {name: b.clone() for name, b in classifier.named_buffers()}
-    scores: Tensor = functional_call(classifier, parameters | buffers, (vectors,))
-    return scores
+    parameters = {name: p.detach() if frozen else p for name, p in network.named_parameters()}
+    buffers = {name: b.clone() for name, b in network.named_buffers()}
+    output: Tensor = functional_call(network, parameters | buffers, (values,))
+    return output

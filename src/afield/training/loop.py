@@ -23,6 +23,7 @@ from afield.methods import Method
 from afield.results.folder import RunFolder
 from afield.results.records import Record, append_record, evaluations, read_records, rewrite_records
 from afield.results.selection import select
+from afield.training.backend import backend_settings
 from afield.training.checkpoint import (
     Checkpoint,
     generator_states,
@@ -38,7 +39,8 @@ from afield.training.step import TrainingStep
 from afield.training.tensorboard import Board
 
 PRECISIONS: dict[str, Literal["32-true", "bf16-mixed"]] = {"fp32": "32-true", "bf16": "bf16-mixed"}
-# Fabric announces the precision of every run, which its config says already; as what, depends on what was imported.
+# Fabric announces the precision of every run, which the config says already. Which logger it uses depends on what was
+# imported.
 for name in ("lightning.fabric", "lightning.pytorch", "lightning_utilities"):
     logging.getLogger(name).setLevel(logging.WARNING)
 # On a GPU, asking whether a loss is finite waits for it; so ask now and then, and always before saving anything.
@@ -81,11 +83,15 @@ class Loop:
         self.training = TrainingStep(self.method, self.stream, options, self.fabric)
         self.evaluator = Evaluator(setup.views, setup.preprocessing, self.device, setup.data.placement)
         self.others: list[dict[str, Any]] = []
-        self.step = 0
         self.saved_step = 0
         self.seconds = 0.0
         if not self.leads:  # weights are the same in all processes, dropout is not
             torch.manual_seed(options.seed + self.fabric.global_rank)
+
+    @property
+    def step(self) -> int:
+        """How many steps have been taken. The stream counts them: it must know which batch comes next."""
+        return self.stream.step
 
     @property
     def ended(self) -> bool:
@@ -99,6 +105,13 @@ class Loop:
 
     def run(self) -> None:
         """Train to the end, in a folder that `start` or `resume` has opened."""
+        try:
+            with backend_settings(self.options):
+                self._run()
+        finally:
+            self.stream.close()
+
+    def _run(self) -> None:
         history = evaluations(read_records(self.folder.records))
         started = time.perf_counter() - self.seconds
         progress = RunProgress(self.setup.title, self.options.steps, self.step, self.shown and self.leads)
@@ -134,7 +147,6 @@ class Loop:
 
     def _train_step(self) -> None:
         self.training()
-        self.step += 1
 
     def _check_health(self, deep: bool = False) -> None:
         """Stop on a loss, or (deep) a parameter, that is not a finite number, before anything of it is saved."""
@@ -249,12 +261,13 @@ class Loop:
 
     def _restore(self, checkpoint: Checkpoint) -> None:
         state = checkpoint.state
-        self.step = self.saved_step = checkpoint.step
-        self.seconds = state["seconds"]
+        self.saved_step, self.seconds = checkpoint.step, state["seconds"]
         self.method.load_state_dict(state["model"])
         own = [state, *state["others"]][self.fabric.global_rank]
-        self.training.restore(self.step, optimiser_state(state["optimiser"]), state["loss_names"], own["loss_sums"])
+        self.training.restore(optimiser_state(state["optimiser"]), state["loss_names"], own["loss_sums"])
         self.stream.load_state_dict(own["stream"])
+        if self.step != checkpoint.step:
+            raise ValueError(f"the stream stands at step {self.step}, the checkpoint at {checkpoint.step}")
         restore_generators(own["generators"], self.device)
 
 

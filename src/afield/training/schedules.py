@@ -1,6 +1,6 @@
 """Learning rate and adaptation weight as pure functions of the step: a resumed run needs no state for them.
 
-Each phase of a method is a training of its own: it has the whole schedule and the whole ramp to itself.
+Each phase of a method goes through the whole schedule and the whole ramp.
 """
 
 import math
@@ -13,7 +13,7 @@ from afield.errors import AfieldError
 
 
 def phase_starts(options: TrainingOptions, phases: Sequence[float]) -> list[int]:
-    """The first step of every phase; `phases` are the shares of training at which all but the first begin.
+    """The first step of every phase; `phases` are the shares of training at which the second and later ones begin.
 
     >>> phase_starts(TrainingOptions(steps=5), (0.5,))
     [0, 3]
@@ -22,7 +22,7 @@ def phase_starts(options: TrainingOptions, phases: Sequence[float]) -> list[int]
 
 
 def check_warmup(options: TrainingOptions, phases: Sequence[float]) -> None:
-    """A phase in which the rate does not come to its height is nobody's wish."""
+    """Raise if warm-up takes as long as a phase: the learning rate would never reach its full value in it."""
     shortest = min(end - start for start, end in pairwise([*phase_starts(options, phases), options.steps]))
     if options.warmup_steps >= max(shortest, 1):
         raise AfieldError(
@@ -32,7 +32,7 @@ def check_warmup(options: TrainingOptions, phases: Sequence[float]) -> None:
 
 
 def within_phase(options: TrainingOptions, step: int, phases: Sequence[float]) -> tuple[int, int, int]:
-    """Which phase a step is in, how many of the phase's steps were before it, and how many the phase has."""
+    """The phase a step belongs to, how many steps of that phase come before it, and how many the phase has in all."""
     starts = phase_starts(options, phases)
     phase = bisect_right(starts, step) - 1
     return phase, step - starts[phase], [*starts, options.steps][phase + 1] - starts[phase]

@@ -1,9 +1,9 @@
 """One optimiser step: draw a batch, compute the losses, backpropagate, update.
 
-After the host has prepared the batch stream, a step is operations on the device alone; its learning rate and its
-adaptation weight come from tables there. So it can run in three ways that give the same losses: `eager`; as a `graph`,
-recorded once on a GPU and replayed without the host; or `compiled`, where torch.compile fuses the small operations of
-the losses and a GPU then records the result as a graph.
+A step has two parts. First the host prepares the batch and, now and then, a table of learning rates and adaptation
+weights. Everything after that is operations on the device. So a step can run in three ways that give the same losses:
+`eager`; as a `graph`, recorded once on a GPU and replayed without the host; or `compiled`, where torch.compile fuses
+the small operations of the losses and a GPU then records the result as a graph. Run it inside `backend_settings`.
 """
 
 from typing import Any
@@ -16,7 +16,8 @@ from torch.nn.utils import clip_grad_norm_
 from afield.config.training import TrainingOptions
 from afield.data.batches import BatchStream
 from afield.methods import Losses, Method
-from afield.training.schedules import adaptation_weight, check_warmup, learning_rate, within_phase
+from afield.training.rates import RateTable
+from afield.training.schedules import check_warmup, within_phase
 
 # Real steps, run eagerly: libraries choose their kernels and the optimiser makes its state before a graph is recorded.
 STEPS_BEFORE_RECORDING = 3
@@ -28,23 +29,14 @@ class TrainingStep:
     def __init__(self, method: Method, stream: BatchStream, options: TrainingOptions, fabric: Fabric) -> None:
         self.method, self.stream, self.options, self.fabric = method, stream, options, fabric
         self.device = fabric.device
-        alone = fabric.world_size == 1  # what is averaged among processes is not recorded
+        alone = fabric.world_size == 1  # several processes average their gradients, which no graph records
         on_gpu = self.device.type == "cuda" and alone
         kind = ("graph" if on_gpu else "eager") if options.execution == "auto" else options.execution
         self.recorded = on_gpu and kind != "eager"
-        # Batches have one shape: worth trying which convolution kernels are fastest for it.
-        torch.backends.cudnn.benchmark = True
-        # In a bf16 run the few products that stay in float32 need no more than the 10 bits of TF32, which convolutions
-        # of a float32 run have as well.
-        torch.set_float32_matmul_precision("high" if options.precision == "bf16" else "highest")
         if kind == "compiled":
             compile_losses(method)
         check_warmup(options, method.phases)
-        rates = [
-            [of(options, s, method.phases) for of in (learning_rate, adaptation_weight)] for s in range(options.steps)
-        ]
-        self.rates = torch.tensor(rates, device=self.device)
-        self.clock = torch.zeros(1, dtype=torch.int64, device=self.device)
+        self.rates = RateTable(options, method.phases, self.device)
         self.lr, self.weight = (torch.zeros((), device=self.device) for _ in range(2))
         self.optimiser = torch.optim.SGD(
             method.parameters(),
@@ -54,27 +46,35 @@ class TrainingStep:
             fused=True,
         )
         if options.momentum:
-            # The fused update takes no mixture of parameters with and without: a method's parts may join late.
+            # The fused update wants a buffer for all parameters or for none, and a method's parts may join late.
             for parameter in method.parameters():
                 if parameter.requires_grad:
                     self.optimiser.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
         self.names: list[str] = []
         self.values = torch.zeros(0, device=self.device)
         self.sums = torch.zeros(1, dtype=torch.float64, device=self.device)
-        """Of each loss and, last, of the steps since they were taken, or since the losses became other ones."""
+        """Each loss summed over steps and, as the last entry, the number of these steps.
+
+        They start at 0 whenever the means are taken, and whenever a step has other losses than the step before.
+        """
         self.healthy = torch.ones((), dtype=torch.bool, device=self.device)
         self.graph: torch.cuda.CUDAGraph | None = None
-        self.calls = 0
+        self.eager_from: int | None = None
+        """The step since which this process runs the phase's steps; a graph is recorded a few steps later."""
 
     def __call__(self) -> None:
-        """Take one step. The losses are then in `losses`, until the next one."""
-        phase, done, _ = within_phase(self.options, self.stream.step, self.method.phases)
+        """Take one step, the stream's next. Afterwards `losses` holds its losses, until the next one."""
+        step = self.stream.step
+        phase, done, _ = within_phase(self.options, step, self.method.phases)
         if phase != self.method.phase:
-            self.method.phase, self.graph, self.calls = phase, None, 0
-            if not done:  # it begins, and is not gone on with
+            self.method.phase, self.graph, self.eager_from = phase, None, None
+            if done == 0:  # the phase begins with this step; otherwise a resumed run goes on within it
                 self._forget()
+        if self.eager_from is None:
+            self.eager_from = step
+        self.rates.prepare(step)
         self.stream.prepare()
-        if self.recorded and self.graph is None and self.calls == STEPS_BEFORE_RECORDING:
+        if self.recorded and self.graph is None and step >= self.eager_from + STEPS_BEFORE_RECORDING:
             self._record()
         if self.graph is not None:
             self.graph.replay()
@@ -82,7 +82,6 @@ class TrainingStep:
             self._warm_up()
         else:
             self._step()
-        self.calls += 1
 
     @property
     def losses(self) -> Losses:
@@ -97,26 +96,25 @@ class TrainingStep:
         self.sums.zero_()  # in place: a recorded graph adds to this very tensor
         return {name: value / steps for name, value in zip(self.names, sums, strict=True)}
 
-    def restore(self, step: int, optimiser: dict[str, Any], names: list[str], sums: Tensor) -> None:
-        """Go on at a step. The method's and the stream's states are restored by their own means."""
+    def restore(self, optimiser: dict[str, Any], names: list[str], sums: Tensor) -> None:
+        """Go on where these stood. The method and the stream, which counts the steps, restore their own states."""
         self.optimiser.load_state_dict(optimiser)
         for parameter, state in self.optimiser.state.items():
             # The fused update walks memory: its buffers must lie as their parameters do.
             state["momentum_buffer"] = torch.empty_like(parameter).copy_(state["momentum_buffer"])
-        self.clock.fill_(step)
+        self.rates.restart()
         self.names, self.sums = names, sums.to(self.device)
         for group in self.optimiser.param_groups:
             group["lr"] = self.lr
 
     def _forget(self) -> None:
-        """Let a new phase begin without the momentum of the one before, whose losses were others."""
+        """Set all momentum to 0: a new phase has other losses than the one before."""
         if self.options.momentum:
             for state in self.optimiser.state.values():
                 state["momentum_buffer"].zero_()
 
     def _step(self) -> None:
-        rates = self.rates.index_select(0, self.clock).squeeze(0)
-        self.clock += 1
+        rates = self.rates.take()
         self.lr.copy_(rates[0])
         self.weight.copy_(rates[1])
         self.method.train()
@@ -151,7 +149,10 @@ class TrainingStep:
         torch.clear_autocast_cache()
 
     def _average(self, tensors: list[Tensor]) -> None:
-        """Make tensors the mean of all processes'. Not DDP's hooks: a step may go back several times, through parts."""
+        """Replace tensors by their mean over all processes.
+
+        DDP's hooks cannot do it: they expect one backward pass per step, through all parameters.
+        """
         if self.fabric.world_size == 1 or not tensors:
             return
         ends = torch.tensor([tensor.numel() for tensor in tensors[:-1]]).cumsum(0)
@@ -178,9 +179,7 @@ class TrainingStep:
 
 
 def compile_losses(method: Method) -> None:
-    """Let torch.compile fuse what follows the backbone; all of it, where a method has its own way to its losses."""
-    # Every method and set of options is a version of the same function; after so many, none would be compiled any more.
-    torch._dynamo.config.recompile_limit = 1000
+    """Let torch.compile fuse what follows the backbone; or all of `losses`, where a method overrides that."""
     name = "losses_of" if type(method).losses is Method.losses else "losses"
     # The instance's attribute hides the class's function.
     setattr(method, name, torch.compile(getattr(method, name), dynamic=False))

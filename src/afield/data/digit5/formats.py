@@ -11,14 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from afield.data.digit5.fitting import MNIST_SIDE, has_frame
 from afield.data.digits.patches import SIDE
-from afield.data.digits.render import pad
 from afield.data.images import Labels, Pixels
 from afield.errors import AfieldError
 
 Indices = NDArray[np.int64]
 
-_MNIST_SIDE = 28
 _USPS_SIDE = 16
 
 
@@ -27,8 +26,13 @@ class Stored:
     """One part of a domain as it lies in its files; images are converted, or even read, only when picked."""
 
     count: int
-    pick: Callable[[Indices], Pixels]
+    pick: Callable[[Indices], NDArray[np.uint8]]
+    """Images (n, 32, 32, 3), or grey digits (n, h, h) of the size they were published in."""
     labels: Labels
+    sized: bool = False
+    """Whether the images were brought to 32 x 32 by whoever wrote the file, whatever size they were published in."""
+    framed: bool = False
+    """If so, whether all have a black frame: then they were padded."""
 
 
 @contextmanager
@@ -51,16 +55,17 @@ def read_npz(part: str, paths: list[Path]) -> Stored:
             raise ValueError(f"it has no {' and no '.join(sorted(missing))}")
         images, labels = archive[f"x_{part}"], archive[f"y_{part}"]
         _check(images, (SIDE, SIDE, 3))
-        return Stored(len(images), lambda chosen: images[chosen], _labels(labels, len(images), 0, 9))
+        labels = _labels(labels, len(images), 0, 9)
+        return Stored(len(images), lambda chosen: images[chosen], labels, sized=True, framed=has_frame(images))
 
 
 def read_idx(part: str, paths: list[Path]) -> Stored:
-    """MNIST's own format: digits of 28 x 28, padded to 32 x 32."""
+    """MNIST's own format: grey digits of 28 x 28."""
     images, labels = (_read_idx(path) for path in paths)
     with naming(paths[0]):
-        _check(images, (_MNIST_SIDE, _MNIST_SIDE))
+        _check(images, (MNIST_SIDE, MNIST_SIDE))
     with naming(paths[1]):
-        return Stored(len(images), lambda chosen: pad(images[chosen]), _labels(labels, len(images), 0, 9))
+        return Stored(len(images), lambda chosen: images[chosen], _labels(labels, len(images), 0, 9))
 
 
 def _read_idx(path: Path) -> NDArray[np.uint8]:
@@ -121,7 +126,7 @@ def read_h5(part: str, paths: list[Path]) -> Stored:
 
 
 def _usps(values: NDArray[Any], darkest: int, labels: Labels) -> Stored:
-    """Values (N, 256) from the darkest to 1 as digits of 16 x 16, enlarged to MNIST's size and padded like them."""
+    """Values (N, 256) from the darkest to 1 as grey digits of 16 x 16."""
     if values.ndim != 2 or values.shape[1] != _USPS_SIDE**2 or not len(values):
         raise ValueError(f"images must be (N, {_USPS_SIDE**2}), not {values.shape}")
     brightness = (values - darkest) / (1 - darkest)
@@ -129,12 +134,7 @@ def _usps(values: NDArray[Any], darkest: int, labels: Labels) -> Stored:
         raise ValueError(f"images must have values from {darkest} to 1")
     # USPS has three decimals, so halves occur: they go up, whichever way the floats of a format lean.
     grey = np.floor(brightness * 255 + 0.501).astype(np.uint8).reshape(-1, _USPS_SIDE, _USPS_SIDE)
-    size = (_MNIST_SIDE, _MNIST_SIDE)
-
-    def enlarged(digit: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        return np.asarray(Image.fromarray(digit).resize(size, Image.Resampling.BICUBIC))
-
-    return Stored(len(grey), lambda chosen: pad(np.stack([enlarged(digit) for digit in grey[chosen]])), labels)
+    return Stored(len(grey), lambda chosen: grey[chosen], labels)
 
 
 def read_mat(part: str, paths: list[Path]) -> Stored:

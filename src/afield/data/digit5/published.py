@@ -4,7 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from afield.data.digit5.fitting import MNIST_SIDE, Fitting
 from afield.data.digit5.formats import Stored, read_h5, read_idx, read_libsvm, read_mat, read_npz, read_pngs
+from afield.data.digits.patches import SIDE
 
 _GANIN = "yaroslav.ganin.net (published with DANN by Y. Ganin)"
 
@@ -24,17 +26,20 @@ class Format:
 
 
 @dataclass(frozen=True)
-class Published:
+class PublishedDomain:
     """One domain as others published it."""
 
     title: str
-    origin: str
+    kind: str
+    """'real' or 'rendered', and of what."""
     page: str
     """Where its files are to be had."""
     formats: tuple[Format, ...]
     """In the order they are looked for."""
     fetched: bool = False
     """Whether `download.py` can fetch it."""
+    side: int = SIDE
+    """Height and width of its images as published."""
 
     @property
     def where(self) -> str:
@@ -46,6 +51,20 @@ class Published:
         """The ways it may come, by one file of each; that it lies elsewhere or is zipped makes no other way."""
         ways = {format.read: format.names[0] for format in reversed(self.formats)}
         return " or ".join(reversed(ways.values()))
+
+    def origin(self, how: Fitting, *, sized: bool, framed: bool) -> str:
+        """Where the images come from, and what was done to their size."""
+        if self.side == SIDE:
+            return self.kind
+        if sized and not framed:
+            done = "stored at"
+        elif how == "padded":
+            done = "padded to" if self.side == MNIST_SIDE else f"enlarged from {self.side} x {self.side} and padded to"
+        elif sized:
+            done = f"cut out of a black frame and resized from {MNIST_SIDE} x {MNIST_SIDE} to"
+        else:
+            done = f"resized from {self.side} x {self.side} to"
+        return f"{self.kind}, {done} {SIDE} x {SIDE} pixels"
 
 
 def _in_parts(read: Callable[[str, list[Path]], Stored], train: list[str], test: list[str]) -> Format:
@@ -68,34 +87,34 @@ def _mat(prefix: str) -> Format:
 
 
 PUBLISHED = {
-    "mm": Published(
+    "mm": PublishedDomain(
         "MNIST-M", "real: MNIST digits blended with photographs (MNIST-M)", _GANIN,
         (
             _npz("mnist_m.npz"),
             _in_parts(read_pngs, ["mnist_m/mnist_m_train_labels.txt"], ["mnist_m/mnist_m_test_labels.txt"]),
         ),
     ),
-    "mt": Published(
-        "MNIST", "real: MNIST, padded to 32 x 32 pixels", "yann.lecun.com/exdb/mnist",
+    "mt": PublishedDomain(
+        "MNIST", "real: MNIST", "yann.lecun.com/exdb/mnist",
         # torchvision keeps its files in MNIST/raw.
         (_npz("mnist.npz"), *(_idx(folder, suffix) for folder in ("", "MNIST/raw/") for suffix in ("", ".gz"))),
-        fetched=True,
+        fetched=True, side=28,
     ),
-    "up": Published(
-        "USPS", "real: USPS, enlarged from 16 x 16 pixels",
+    "up": PublishedDomain(
+        "USPS", "real: USPS",
         "www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets (usps.bz2, usps.t.bz2)",
         (
             _npz("usps.npz"),
             _in_parts(read_libsvm, ["usps.bz2"], ["usps.t.bz2"]),
             _in_parts(read_h5, ["usps.h5"], ["usps.h5"]),
         ),
-        fetched=True,
+        fetched=True, side=16,
     ),
-    "sv": Published(
+    "sv": PublishedDomain(
         "SVHN", "real: SVHN, cropped house numbers", "ufldl.stanford.edu/housenumbers",
         (_npz("svhn.npz"), _mat("")),
         fetched=True,
     ),
-    "syn": Published("SYN", "rendered: SYN as published with DANN", _GANIN, (_npz("syn.npz"), _mat("synth_"))),
+    "syn": PublishedDomain("SYN", "rendered: SYN as published with DANN", _GANIN, (_npz("syn.npz"), _mat("synth_"))),
 }  # fmt: skip
 """By name, in the order of the data set."""

@@ -36,7 +36,7 @@ def street_numbers(labels: Labels, walls: list[Pixels], rng: Generator) -> Pixel
 
 
 def _each(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """One value an image, shaped to multiply images (N, 32, 32, 3)."""
+    """One value per image, shaped to multiply images (N, 32, 32, 3)."""
     return values[:, None, None, None]
 
 

@@ -1,8 +1,12 @@
-"""What tests of several methods compare with: equality to many digits, and a batch with two sources swapped."""
+"""What tests of several methods compare with: random numbers and equality to many digits, two sources swapped."""
 
 import torch
 
 from afield.data.batches import Batch
+
+
+def normal(*shape):
+    return torch.randn(*shape, dtype=torch.float64)
 
 
 def same(actual, expected):

@@ -8,7 +8,7 @@ import torch
 from afield.config.layers import resolve
 from afield.data.registry import load_data
 from afield.training.assemble import opened
-from test_resume import Killed, kill_before_step
+from support.resuming import Killed, kill_before_step
 
 
 def train(fabric, config, out, resume=False, killed_before=None):

@@ -1,0 +1,30 @@
+"""What training sets in torch for the whole process, and puts back afterwards."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import torch
+
+from afield.config.training import TrainingOptions
+
+RECOMPILE_LIMIT = 1000
+
+
+@contextmanager
+def backend_settings(options: TrainingOptions) -> Iterator[None]:
+    """Settings of torch's backends under which steps run (and are recorded, or compiled), then the caller's again."""
+    benchmark, precision = torch.backends.cudnn.benchmark, torch.get_float32_matmul_precision()
+    with ExitStack() as stack:
+        stack.callback(torch.set_float32_matmul_precision, precision)
+        stack.callback(setattr, torch.backends.cudnn, "benchmark", benchmark)
+        # Batches have one shape: worth trying which convolution kernels are fastest for it.
+        torch.backends.cudnn.benchmark = True
+        # In a bf16 run the few products that stay in float32 need no more than the 10 bits of TF32, which convolutions
+        # of a float32 run have as well.
+        torch.set_float32_matmul_precision("high" if options.precision == "bf16" else "highest")
+        if options.execution == "compiled":
+            from torch._dynamo import config  # takes a second to import
+
+            # Every method and set of options is a version of the same function; beyond the limit none is compiled.
+            stack.enter_context(config.patch(recompile_limit=RECOMPILE_LIMIT))
+        yield
