@@ -49,6 +49,10 @@ class Images(ABC):
     def original(self, index: int) -> Image.Image:
         """One image as it came, for a person to look at."""
 
+    @abstractmethod
+    def sizes(self) -> NDArray[np.int64]:
+        """Width and height of each image as it came, (n, 2)."""
+
     @property
     def nbytes(self) -> int:
         """The memory all images take, decoded."""
@@ -104,6 +108,10 @@ class ArrayImages(Images):
         """One image of the array."""
         return Image.fromarray(self.array[index])
 
+    def sizes(self) -> NDArray[np.int64]:
+        """From the arrays' shapes."""
+        return np.array([image.shape[1::-1] for image in self.array], np.int64).reshape(-1, 2)
+
 
 class JoinedImages(Images):
     """Several splits' images one after the other."""
@@ -140,6 +148,10 @@ class JoinedImages(Images):
         """One image of the part that holds it."""
         number = int(np.searchsorted(self._ends, index, side="right"))
         return self.parts[number].original(index - int(self._ends[number]) + len(self.parts[number]))
+
+    def sizes(self) -> NDArray[np.int64]:
+        """Part by part."""
+        return np.concatenate([part.sizes() for part in self.parts])
 
 
 def digest_of(*images: Images) -> str:
