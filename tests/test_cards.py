@@ -46,7 +46,7 @@ def test_the_cards_are_read_whatever_was_imported_before():
 
 
 def test_constants_annotations_and_inherited_options_are_read():
-    text = '''
+    text = """
 import torch
 from typing import Annotated, ClassVar, Literal
 from pydantic import Field, model_validator
@@ -63,7 +63,7 @@ class Parent(torch.nn.Module):
 @register_method("child", summary="s", reference="r")
 class Child(Parent):
     min_sources = 3
-'''
+"""
     (card,) = _Reader({"mine": ast.parse(text)}).cards_of("mine")
     assert (card.name, card.needs_target, card.min_sources) == ("child", True, 3)
     assert card.options().model_dump() == {"kind": "a", "count": 8}

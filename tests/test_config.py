@@ -97,7 +97,9 @@ def test_merge_leaves_its_layers_alone():
     assert layers == [{"training": {"steps": 1}}, {"training": {"steps": 2}}]
 
 
-@pytest.mark.parametrize(("given", "stored"), [("FAR", "far"), ("Far-Without-DRE", "far-without-dre"), ("Far+", "far+")])
+@pytest.mark.parametrize(
+    ("given", "stored"), [("FAR", "far"), ("Far-Without-DRE", "far-without-dre"), ("Far+", "far+")]
+)
 def test_names_of_methods_and_tasks_are_taken_in_any_case_and_stored_in_one(given, stored):
     config = resolve({"method": {"name": given}, "task": {"kind": "UDA", "target": "street"}})
     assert (config.method_name, config.task.kind) == (stored, "uda")
@@ -116,7 +118,7 @@ def test_a_plan_takes_methods_in_any_case():
 
 
 def test_a_wrong_name_in_capitals_has_a_nearest_spelling_too():
-    with pytest.raises(AfieldError, match="unknown method 'FARR'; did you mean 'far'?"):
+    with pytest.raises(AfieldError, match="unknown method 'FARR'; did you mean 'far'"):
         resolve({"method": {"name": "FARR"}})
 
 

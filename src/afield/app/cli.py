@@ -127,12 +127,14 @@ def train(
     from afield.app.train import train as run_training
     from afield.config.layers import parse_assignment
 
-    names = [name.strip() for text in sources for name in text.split(",")] if sources else None
+    names = [name.strip() for text in sources or () for name in text.split(",")]
+    if "" in names:
+        raise AfieldError(f"--sources takes names such as mnist,uci, not '{','.join(names)}'")
     assignments: dict[str, Any] = {}
     for text in settings or []:
         assignments |= parse_assignment(text)
     run = run_training(
-        data, task, target, method, steps, seed, folder, sources=names, config=config, settings=assignments,
+        data, task, target, method, steps, seed, folder, sources=names or None, config=config, settings=assignments,
         resume=resume, overwrite=overwrite, selector=selector, show_config=show_config,
     )  # fmt: skip
     out.print(run_table(run))
