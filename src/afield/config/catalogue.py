@@ -50,8 +50,9 @@ def list_methods() -> list[str]:
 
 def canonical_name(name: str) -> str:
     """A method's name as tables write it, given in any case; an unknown name comes back unchanged."""
-    names = list_methods()
-    return name if name in names else {known.casefold(): known for known in names}.get(name.casefold(), name)
+    if name in cards() or name in _presets():
+        return name
+    return {known.casefold(): known for known in list_methods()}.get(name.casefold(), name)
 
 
 def find_entry(name: str) -> Entry:

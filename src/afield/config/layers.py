@@ -3,6 +3,7 @@
 import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -135,9 +136,13 @@ def normalise_names(values: Values) -> None:
 def data_preset(name: str) -> Values:
     """The settings of a data preset; empty if there is no preset of that name."""
     # Looked up, not joined to a path: the name may come from a checkpoint that someone else wrote.
-    files = {file.name: file for file in (PRESETS / "data").iterdir()}
-    file = files.get(f"{name}.toml")
-    return tomllib.loads(file.read_text("utf-8")) if file else {}
+    return _data_presets().get(name, {})
+
+
+@cache
+def _data_presets() -> dict[str, Values]:
+    files = (PRESETS / "data").iterdir()
+    return {file.name.removesuffix(".toml"): tomllib.loads(file.read_text("utf-8")) for file in files}
 
 
 def read_config(path: Path) -> Values:
