@@ -1,4 +1,4 @@
-"""The command line end to end, through the installed command, on the embedded digits."""
+"""The command line end to end, in processes of its own, on the embedded digits."""
 
 import csv
 import io
@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,11 +17,16 @@ import pytest
 from PIL import Image
 
 import afield
+from afield.app.cli import main
 from afield.app.demo import picture, run_demo
+from afield.data import registry as data_registry
+from afield.data.domain import Split
 from afield.data.registry import load_data
+from afield.results.run import read_run
 from afield.training.checkpoint import load_checkpoint
 
-COMMAND = Path(sys.executable).parent / "afield"
+COMMAND = [sys.executable, "-m", "afield"]
+ROOT = Path(__file__).parents[1]
 TINY = {"network.width": 8, "training.batch_size": 4, "training.evaluate_every": 3}
 SET = [word for key, value in TINY.items() for word in ("--set", f"{key}={value}")]
 PAPER_METHODS = {
@@ -38,8 +44,8 @@ ENVIRONMENT |= {"COLUMNS": "100", "OMP_NUM_THREADS": "1"}
 
 
 def afield_command(*words, cwd=None):
-    """What the installed command did."""
-    return subprocess.run([COMMAND, *map(str, words)], capture_output=True, text=True, cwd=cwd, env=ENVIRONMENT)
+    """What the command did."""
+    return subprocess.run([*COMMAND, *map(str, words)], capture_output=True, text=True, cwd=cwd, env=ENVIRONMENT)
 
 
 def records_of(folder):
@@ -72,7 +78,7 @@ def checkpoint(run):
 @pytest.fixture(scope="module")
 def photos(home):
     """A folder of street digits, some of them in a folder inside, beside a file that is no image."""
-    images = load_data("digits")["street"].test.images
+    images = load_data("digits")["street"].test.images.read(np.arange(4))
     folder = home / "photos"
     (folder / "more" / "still").mkdir(parents=True)
     for place, image in zip(("a.png", "b.bmp", "more/c.png", "more/still/d.PNG"), images, strict=False):
@@ -85,7 +91,7 @@ def test_train_fills_a_folder_and_prints_the_result(run, trained):
     assert {path.name for path in run.iterdir()} >= RUN_FILES
     assert not list(run.rglob("*.tmp"))
     evaluation = records_of(run)[-2]
-    for domain, result in (evaluation["sources"] | evaluation["oracle"]).items():
+    for domain, result in (evaluation["sources"] | evaluation["target"]).items():
         row = next(line for line in trained.stdout.splitlines() if f" {domain} " in line)
         assert ("target" if domain == "street" else "source") in row
         assert f"{result['accuracy']:.1%}" in row
@@ -93,12 +99,53 @@ def test_train_fills_a_folder_and_prints_the_result(run, trained):
     assert "runs/x/last.ckpt" in trained.stdout
 
 
-def test_train_prints_the_resolved_config_and_each_evaluation_on_standard_error(run, trained):
-    text, _, lines = trained.stderr.partition("far step")
-    assert tomllib.loads(text) == tomllib.loads((run / "config.toml").read_text("utf-8"))
-    assert f"far step{lines}".count("far step") == 2
-    assert "target street" in lines
-    assert "oracle" in lines
+def test_train_prints_one_line_and_each_evaluation_on_standard_error(trained):
+    summary, *lines = trained.stderr.splitlines()
+    assert summary == (
+        "far, uda: mnist, photo, uci, fonts -> street; backbone digit, images of 32 x 32; 6 steps of 5 x 4 images; "
+        "on cpu; images all in memory"
+    )
+    assert [line.split(":")[0] for line in lines] == ["far step 3/6", "far step 6/6"]
+    assert all("target street" in line and "(labels not used in training)" in line for line in lines)
+    assert "oracle" not in trained.stderr
+
+
+def test_train_prints_the_resolved_config_when_asked(home):
+    words = ["--target", "mnist", "--method", "baseline", "--steps", 1, "--out", "runs/shown", "--show-config"]
+    done = afield_command("train", *words, *SET, cwd=home)
+    assert done.returncode == 0, done.stderr
+    text = done.stderr.partition("baseline, uda")[0]
+    assert tomllib.loads(text) == tomllib.loads((home / "runs/shown/config.toml").read_text("utf-8"))
+
+
+def test_sources_add_up_and_names_are_taken_in_any_case(home):
+    words = ["--target", "street", "--method", "Baseline", "--task", "DG", "--steps", 1, "--out", "runs/sources"]
+    done = afield_command("train", *words, "--sources", "uci, mnist", "--sources", "photo", *SET, cwd=home)
+    assert done.returncode == 0, done.stderr
+    config = tomllib.loads((home / "runs/sources/config.toml").read_text("utf-8"))
+    assert config["task"] == {"kind": "dg", "target": "street", "sources": ["uci", "mnist", "photo"]}
+    assert config["method"]["name"] == "baseline"
+    assert done.stderr.startswith("baseline, dg: uci, mnist, photo -> street;")
+
+
+def test_a_target_without_labels_has_a_dash_for_its_accuracy_and_notes_are_shown(toy, tmp_path, monkeypatch, capfd):
+    night = toy["night"]
+    bare = Split(night.train.images, None)
+    unlabelled = replace(night, train=bare, test=bare)
+    data = replace(toy, name="bare", domains={**toy.domains, "night": unlabelled}, notes=("night [x] has no labels",))
+    monkeypatch.setitem(data_registry._builders, "bare", lambda: data)
+    words = ["train", "--data", "bare", "--target", "night", "--steps", "1", "--out", str(tmp_path / "run")]
+    monkeypatch.setattr(sys, "argv", ["afield", *words, *SET])
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    said = capfd.readouterr()
+    assert stopped.value.code == 0, said.err
+    row = next(line for line in said.out.splitlines() if " night " in line)
+    assert [cell.strip() for cell in row.strip("│").split("│")] == ["night", "target", "-", "33"]
+    assert "note: night [x] has no labels" in said.err
+    assert "target night - (no labels)" in said.err
+    assert read_run(tmp_path / "run").accuracy["night"] is None
+    assert "'night': None" in repr(read_run(tmp_path / "run"))
 
 
 def test_the_stored_config_holds_what_was_asked_and_the_records_hold_it_too(run):
@@ -133,7 +180,7 @@ def test_a_killed_run_goes_on_with_resume(home):
     words = ["--target", "street", "--method", "baseline", "--steps", "100", "--out", str(folder), *SET]
     often = ["--set", "training.checkpoint_every=2", "--set", "training.evaluate_every=50"]
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    process = subprocess.Popen([COMMAND, "train", *words, *often], env=ENVIRONMENT, **quiet)
+    process = subprocess.Popen([*COMMAND, "train", *words, *often], env=ENVIRONMENT, **quiet)
     last = folder / "last.ckpt"
     while process.poll() is None and not (last.exists() and load_checkpoint(last).step > 0):
         time.sleep(0.02)
@@ -169,14 +216,14 @@ def test_evaluate_says_what_the_records_say(run, checkpoint):
     evaluation = records_of(run)[-2]
     done = afield_command("evaluate", checkpoint, "--data", "digits", "--domain", "street", "--domain", "uci", "--json")
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == {"street": evaluation["oracle"]["street"], "uci": evaluation["sources"]["uci"]}
+    assert json.loads(done.stdout) == {"street": evaluation["target"]["street"], "uci": evaluation["sources"]["uci"]}
 
 
 def test_evaluate_prints_a_table_of_every_domain(run, checkpoint):
     evaluation = records_of(run)[-2]
     done = afield_command("evaluate", checkpoint, "--data", "digits")
     assert done.returncode == 0, done.stderr
-    for domain, result in (evaluation["sources"] | evaluation["oracle"]).items():
+    for domain, result in (evaluation["sources"] | evaluation["target"]).items():
         row = next(line for line in done.stdout.splitlines() if f" {domain} " in line)
         assert f"{result['accuracy']:.1%}" in row
         assert "500" in row
@@ -233,7 +280,7 @@ def test_methods_lists_every_method_as_json():
 
 def test_data_lists_and_shows_the_digits(tmp_path):
     listed = [line.split()[0] for line in afield_command("data").stdout.splitlines()]
-    assert listed == afield.list_data()
+    assert set(listed) == set(afield.list_data()) - {"toy"}
     done = afield_command("data", "show", "digits", "--out", "sheet.png", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     with Image.open(tmp_path / "sheet.png") as sheet:
@@ -241,14 +288,21 @@ def test_data_lists_and_shows_the_digits(tmp_path):
         sheet.load()
         assert sheet.width > 20 * 32
         assert sheet.height > 5 * 32
+    assert [path.name for path in tmp_path.iterdir()] == ["sheet.png"]
     data = load_data("digits")
-    assert ", ".join(data.classes) in done.stdout
     for name, domain in data.domains.items():
         row = next(line for line in done.stdout.splitlines() if f" {name} " in line)
         assert str(len(domain.train)) in row
         assert str(len(domain.test)) in row
         assert domain.origin.split()[0].rstrip(":") in ("real", "rendered")
         assert domain.origin[:20] in row
+
+
+def test_data_show_writes_nothing_unless_told_to(tmp_path):
+    done = afield_command("data", "show", "digits", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "sheet" not in done.stdout
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_demo_compares_baseline_and_far_and_draws_them(tmp_path):
@@ -284,6 +338,32 @@ def test_the_command_without_words_shows_what_there_is():
     for command in ("demo", "train", "evaluate", "predict", "bench", "table", "methods", "data"):
         assert f" {command} " in done.stdout
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_installed_command_is_this_one():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    assert project["scripts"] == {"afield": f"{main.__module__}:{main.__name__}"}
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [("afield train --method far-c", ["far-channel-gate", "far-conv"]), ("afield data show digit", afield.list_data())],
+)
+def test_a_shell_completes_names(words, expected):
+    asked = {"_AFIELD_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1)}
+    code = "import sys; sys.argv = ['afield']; from afield.app.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=ENVIRONMENT | asked
+    )  # as the script that --show-completion prints calls it
+    assert done.stdout.split() == expected
+
+
+def test_names_that_a_terminal_cannot_show_are_escaped():
+    for words in (["table", ROOT / "results/digits", "--plan", ROOT / "plans/digits.toml"], ["data", "show", "digits"]):
+        command = [*COMMAND, *map(str, words)]
+        done = subprocess.run(command, capture_output=True, env=ENVIRONMENT | {"PYTHONIOENCODING": "ascii"})
+        assert (done.returncode, done.stderr) == (0, b"")
+        done.stdout.decode("ascii")
 
 
 def test_version_is_the_packages():

@@ -15,10 +15,11 @@ from safetensors.torch import save_file
 
 import afield
 from afield.app.cli import main
+from afield.config import cards
 from afield.methods import Method, register_method
 from afield.methods import registry as method_registry
 
-COMMAND = Path(sys.executable).parent / "afield"
+COMMAND = [sys.executable, "-m", "afield"]
 TINY = {"network.width": 8, "training.batch_size": 4}
 TRAIN = ["train", "--data", "digits", "--task", "uda", "--target", "street", "--method", "far", "--steps", "2"]
 OUT = ["--out", "runs/new"]
@@ -84,6 +85,7 @@ def refuse(home, monkeypatch, capfd):
         (["train", *OUT, "--zzz"], ["--zzz"]),
         (TRAIN, ["--out"]),
         ([*TRAIN, *OUT, "--method", "farr"], ["method 'farr'", "'far'"]),
+        ([*TRAIN, *OUT, "--method", "FARR"], ["method 'FARR'", "'far'"]),
         ([*TRAIN, *OUT, "--method", "zzz"], ["method 'zzz'", "baseline", "far-paper"]),
         ([*TRAIN, *OUT, "--data", "digit"], ["data set 'digit'", "'digits'"]),
         ([*TRAIN, *OUT, "--target", "stret"], ["'stret'", "'street'"]),
@@ -92,6 +94,9 @@ def refuse(home, monkeypatch, capfd):
         ([*TRAIN, *OUT, "--sources", "mnst,uci"], ["'mnst'", "'mnist'"]),
         ([*TRAIN, *OUT, "--sources", "mnist,street"], ["'street'", "among the sources"]),
         ([*TRAIN, *OUT, "--sources", "mnist,mnist"], ["twice", "mnist"]),
+        ([*TRAIN, *OUT, "--sources", "mnist", "--sources", "uci,mnist"], ["twice", "mnist"]),
+        ([*TRAIN, *OUT, "--sources", "mnist", "--sources", "street"], ["'street'", "among the sources"]),
+        ([*TRAIN, *OUT, "--sources", "mnist,,uci"], ["--sources", "mnist,,uci"]),
         ([*TRAIN, *OUT, "--sources", "mnist"], ["'far'", "at least 2", "not 1"]),
         ([*TRAIN, *OUT, "--task", "ud"], ["task.kind", "'uda' or 'dg'"]),
         (["train", *OUT, "--task", "uda"], ["target", "mnist, photo, uci, fonts, street"]),
@@ -160,6 +165,7 @@ def test_a_gpu_that_is_not_there_is_named(refuse, monkeypatch):
 
 def test_a_method_that_needs_a_target_refuses_a_dg_task(refuse, monkeypatch):
     monkeypatch.setattr(method_registry, "_methods", dict(method_registry._methods))
+    monkeypatch.setattr(cards, "_registered", dict(cards._registered))
 
     @register_method("needy", summary="wants a target", reference="none")
     class Needy(Method):
@@ -259,9 +265,9 @@ def test_a_good_checkpoint_is_opened_however_long_its_description_is(home):
     ],
     ids=["unknown method", "too few sources", "broken image"],
 )
-def test_the_installed_command_refuses_alike(home, words, part):
+def test_the_real_command_refuses_alike(home, words, part):
     before = contents(home)
-    done = subprocess.run([COMMAND, *words], capture_output=True, text=True)
+    done = subprocess.run([*COMMAND, *words], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (2, "")
     assert len(done.stderr.splitlines()) == 1
     assert part in done.stderr
@@ -276,7 +282,7 @@ def broken_by(monkeypatch):
         def fail():
             raise error
 
-        monkeypatch.setattr("afield.domains.list_data", fail)
+        monkeypatch.setattr("afield.data.registry.list_data", fail)
         monkeypatch.setattr(sys, "argv", ["afield", "data"])
 
     return break_it
@@ -298,7 +304,7 @@ def test_an_interrupt_is_one_line_too(broken_by, capsys):
 
 
 def test_a_bug_in_the_real_process_shows_its_traceback_and_exits_with_1():
-    code = "import afield.cli, afield.domains; del afield.domains.list_data; afield.cli.main()"
+    code = "import afield.app.cli, afield.data.registry; del afield.data.registry.list_data; afield.app.cli.main()"
     done = subprocess.run([sys.executable, "-c", code, "data"], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (1, "")
     assert "Traceback" in done.stderr

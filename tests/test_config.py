@@ -5,18 +5,20 @@ import tomllib
 
 import pytest
 import tomli_w
-from afield.training.run import config_layers, read_run
 from hypothesis import given
 from hypothesis import strategies as st
 
 from afield import AfieldError, list_methods
+from afield.config import cards
 from afield.config.catalogue import find_entry
-from afield.config.layers import completed, merge, parse_assignment, read_config, resolve
+from afield.config.layers import by_section, completed, merge, parse_assignment, read_config, resolve
+from afield.config.plan import PlanFile, plan_jobs
 from afield.methods import Method, register_method
 from afield.methods import registry as method_registry
 from afield.methods.create import create_method
 from afield.results.records import append_record, evaluations, read_records, rewrite_records
-from afield.results.selection import select
+from afield.results.run import read_run
+from afield.results.selection import select, target_score
 
 
 @pytest.mark.parametrize(
@@ -34,7 +36,6 @@ from afield.results.selection import select
         ({"method": {"name": "faar"}}, "unknown method 'faar'; did you mean 'far'?"),
         ({"method": {"name": "far-without-der"}}, "did you mean 'far-without-dre'?"),
         ({"method": {"name": 3}}, "config key 'method.name'"),
-        ({"network": {"backbone": "resnet81"}}, "unknown backbone 'resnet81'; did you mean 'resnet"),
         ({"network": {"pretrained": True}}, "config key 'network': pretrained needs a timm backbone"),
         ({"training": {"steps": 5, "warmup_steps": 5}}, r"warmup_steps \(5\) must be smaller than steps \(5\)"),
         ({"training": {"schedule": "cosin"}}, "'training.schedule': .*'cosine' or 'constant', not \"cosin\""),
@@ -59,8 +60,8 @@ def test_a_bad_config_is_one_line_that_names_the_key(values, message):
     ("key", "value"),
     [
         ("training.steps", "3"), ("training.steps", 1.5), ("training.steps", 3.0), ("training.steps", True),
-        ("training.steps", [3]), ("training.lr", "0.1"), ("training.lr", True), ("training.augment", 1),
-        ("training.augment", "true"), ("training.precision", 16), ("network.hidden", 16), ("network.hidden", "16"),
+        ("training.steps", [3]), ("training.lr", "0.1"), ("training.lr", True), ("data.skip_bad", 1),
+        ("data.skip_bad", "true"), ("training.precision", 16), ("network.hidden", 16), ("network.hidden", "16"),
         ("network.hidden", [1.5]), ("network.backbone", 18), ("method.experts", 0), ("method.align_weight", "0.3"),
         ("task.target", 3), ("task.sources", "mnist"), ("task.sources", [1]), ("data.name", ["digits"]),
     ],
@@ -83,9 +84,9 @@ def test_later_layers_outrank_earlier_ones(tmp_path):
     file = tmp_path / "run.toml"
     written = {"method": {"name": "far-paper"}, "network": {"width": 40}, "training": {"steps": 5, "lr": 5}}
     file.write_text(tomli_w.dumps(written))
-    named = {"training": {"steps": 6, "seed": 6}, "method": {"name": None}}
-    config = resolve(*config_layers(file, named, {"training.seed": 8}))
-    assert config.method_name == "far-paper", "an argument that is not given does not count"
+    named = {"training": {"steps": 6, "seed": 6}}
+    config = resolve(read_config(file), named, by_section({"training.seed": 8}))
+    assert config.method_name == "far-paper"
     assert (config.network.pool, config.network.width) == ("average", 40), "method preset, file, then data preset"
     assert (config.training.lr, config.training.steps, config.training.seed) == (5.0, 6, 8)
 
@@ -94,6 +95,31 @@ def test_merge_leaves_its_layers_alone():
     layers = [{"training": {"steps": 1}}, {"training": {"steps": 2}}]
     assert merge(*layers)["training"] == {"steps": 2}
     assert layers == [{"training": {"steps": 1}}, {"training": {"steps": 2}}]
+
+
+@pytest.mark.parametrize(
+    ("given", "stored"), [("FAR", "far"), ("Far-Without-DRE", "far-without-dre"), ("Far+", "far+")]
+)
+def test_names_of_methods_and_tasks_are_taken_in_any_case_and_stored_in_one(given, stored):
+    config = resolve({"method": {"name": given}, "task": {"kind": "UDA", "target": "street"}})
+    assert (config.method_name, config.task.kind) == (stored, "uda")
+    assert config == resolve({"method": {"name": stored}, "task": {"kind": "uda", "target": "street"}})
+    assert config.as_dict()["method"]["name"] == find_entry(given).name == stored
+    on_top = resolve({"method": {"name": stored, "align_weight": 0.25}}, {"method": {"name": given}})
+    assert on_top.method.align_weight == 0.25, "the same method in another case does not drop its options"
+
+
+def test_a_plan_takes_methods_in_any_case():
+    wanted, given = (PlanFile(protocol="digits/embedded", methods=(name,), seeds=(0,)) for name in ("far", "FAR"))
+    assert [job.identity for job in plan_jobs(given)] == [job.identity for job in plan_jobs(wanted)]
+    row = {"label": "Far", "method": "far", "settings": {"method.align_weight": 0.1}}
+    with pytest.raises(AfieldError, match="row 'Far': this is a method's name"):
+        plan_jobs(PlanFile(protocol="digits/embedded", seeds=(0,), rows=(row,)))
+
+
+def test_a_wrong_name_in_capitals_has_a_nearest_spelling_too():
+    with pytest.raises(AfieldError, match="unknown method 'FARR'; did you mean 'far'"):
+        resolve({"method": {"name": "FARR"}})
 
 
 @pytest.mark.parametrize("name", list_methods())
@@ -119,7 +145,7 @@ def test_a_stored_config_is_completed_by_defaults_and_not_by_todays_presets():
 
 
 def test_a_method_is_what_its_name_says_or_an_error():
-    contradiction = r"'far-without-dre' means method\.dre = none, and dual was asked for"
+    contradiction = r"'far-without-dre' means method\.dre = none, not dual"
     with pytest.raises(AfieldError, match=contradiction):
         resolve({"method": {"name": "far-without-dre", "dre": "dual"}})
     with pytest.raises(AfieldError, match=contradiction):
@@ -142,7 +168,7 @@ def test_a_stored_config_with_another_method_on_top_is_that_method(old, new):
     [
         ("training.steps=5", {"training.steps": 5}),
         ("training.lr = 0.1", {"training.lr": 0.1}),
-        ("training.augment=false", {"training.augment": False}),
+        ("data.skip_bad=false", {"data.skip_bad": False}),
         ("training.device=cpu", {"training.device": "cpu"}),
         ('task.target="street"', {"task.target": "street"}),
         ('task.sources=["mnist", "uci"]', {"task.sources": ["mnist", "uci"]}),
@@ -156,7 +182,7 @@ def test_an_assignment_is_read_as_toml_or_as_a_bare_word(text, expected):
 
 @pytest.mark.parametrize("text", ["training.steps", "steps=5", "", "=5", "5"])
 def test_what_is_no_assignment_is_an_error(text):
-    with pytest.raises(AfieldError, match=r"--set takes section\.key=value"):
+    with pytest.raises(AfieldError, match=r"a setting is written section\.key=value"):
         parse_assignment(text)
 
 
@@ -191,7 +217,7 @@ def needy():
         needs_target = True
 
     yield Needy
-    del method_registry._methods["needy"]
+    del method_registry._methods["needy"], cards._registered["needy"]
 
 
 def test_a_method_that_needs_a_target_is_refused_in_a_dg_task_before_anything_is_written(needy, train_toy, tmp_path):
@@ -222,8 +248,8 @@ def test_what_cannot_be_trained_is_refused_before_anything_is_written(train_toy,
 
 def evaluation(step, sources, target):
     results = {name: {"accuracy": accuracy, "n": 10} for name, accuracy in zip("ab", sources, strict=True)}
-    oracle = {} if target is None else {"t": {"accuracy": target, "n": 10}}
-    return {"event": "evaluation", "step": step, "sources": results, "oracle": oracle}
+    measured = {} if target is None else {"t": {"accuracy": target, "n": 10}}
+    return {"event": "evaluation", "step": step, "sources": results, "target": measured}
 
 
 RUN = [
@@ -238,7 +264,7 @@ def test_a_selector_chooses_and_of_equals_the_earliest(selector, step):
 
 
 def test_source_val_does_not_look_at_the_target():
-    assert select([{**line, "oracle": {}} for line in RUN], "source-val")["step"] == 2
+    assert select([{**line, "target": {}} for line in RUN], "source-val")["step"] == 2
 
 
 def test_selectors_that_cannot_choose_are_errors():
@@ -248,6 +274,11 @@ def test_selectors_that_cannot_choose_are_errors():
         select([], "last")
     with pytest.raises(AfieldError, match="needs a target"):
         select([evaluation(1, (0.1, 0.2), None)], "oracle")
+    unlabelled = {**RUN[0], "target": {"t": {"accuracy": None, "n": 10}}}
+    for call in (lambda: target_score(unlabelled), lambda: select([unlabelled, RUN[1]], "oracle")):
+        with pytest.raises(AfieldError, match="target 't' has no labels, so its accuracy is unknown"):
+            call()
+    assert select([unlabelled, RUN[1]], "source-val") is RUN[1]
 
 
 def test_a_run_is_seen_through_its_selector_and_never_through_the_oracle(tmp_path):

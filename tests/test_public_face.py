@@ -1,5 +1,6 @@
 """The public face is a promise: these calls work exactly as the architecture writes them."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,10 @@ from PIL import Image
 from torch import nn
 
 import afield
+from afield.results.run import read_run
+from afield.results.table import make_table
 
+PLAN = Path(__file__).parents[1] / "plans" / "digits.toml"
 ALL_METHODS = {
     "baseline", "baseline-align", "baseline-att-align", "far", "far-without-dre", "far-without-dre-plus",
     "far-without-dre-minus", "far-conv", "far-channel-gate", "far-spatial-gate", "far-without-ranking",
@@ -147,8 +151,12 @@ def test_lists_name_the_methods_and_the_data():
 
 
 def test_every_promised_name_exists_and_others_do_not():
-    promised = {"train", "load", "create_method", "list_methods", "list_data", "Run", "Model", "AfieldError"}
-    assert set(afield.__all__) == promised
+    promised = {
+        "train", "load", "create_method", "list_methods", "list_data", "register_method", "register_data",
+        "from_arrays", "Method", "Batch", "Domain", "DomainSet", "Split", "Run", "Model", "AfieldError",
+    }  # fmt: skip
+    assert set(afield.__all__) == set(afield._HOMES) == promised
+    assert {*promised, "__version__"} == set(dir(afield))
     for name in afield.__all__:
         assert getattr(afield, name) is not None
     with pytest.raises(AttributeError, match="fetch"):
@@ -156,6 +164,47 @@ def test_every_promised_name_exists_and_others_do_not():
 
 
 def test_importing_afield_and_its_errors_does_not_import_torch():
-    code = "import sys, afield, afield.cli; afield.AfieldError, afield.list_data(); print('torch' in sys.modules)"
+    code = (
+        "import sys, afield, afield.app.cli; afield.AfieldError, afield.DomainSet, afield.Split, afield.register_data\n"
+        "afield.list_data(), afield.list_methods(); print('torch' in sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+@pytest.mark.parametrize(("given", "expected"), [(None, "passive"), ("active", "active")])
+def test_importing_afield_lets_waiting_threads_sleep_unless_the_user_said_otherwise(given, expected):
+    environment = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
+    environment |= {"OMP_WAIT_POLICY": given} if given else {}
+    code = "import os, sys, afield; print(os.environ['OMP_WAIT_POLICY'])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    assert done.stdout.strip() == expected
+
+
+def test_names_of_methods_and_tasks_are_taken_in_any_case(home):
+    settings = {"network.width": 8, "training.batch_size": 4}
+    run = afield.train(task="UDA", target="uci", method="FAR-Conv", steps=1, out="runs/case", settings=settings)
+    config = run.records[0]["config"]
+    assert (config["method"]["name"], config["task"]["kind"]) == ("far-conv", "uda")
+    again = afield.train(method="Far-conv", task="Uda", out="runs/case", resume=True)
+    assert again.accuracy == run.accuracy
+    assert afield.create_method("Far+", num_classes=2, num_sources=2, network={"width": 8})
+
+
+def test_a_run_says_in_one_line_what_it_is(run):
+    assert repr(run).startswith("Run('runs/x', selector='last', step=4, accuracy={'mnist': 0.")
+    assert len(repr(run)) < 200
+
+
+def test_python_errors_name_no_options_of_the_command_line(home, run, monkeypatch):
+    (home / "unended").mkdir()
+    (home / "unended" / "records.jsonl").write_text("".join((home / "runs/x/records.jsonl").open().readlines()[:-1]))
+    calls = [
+        lambda: read_run(Path("unended")),
+        lambda: afield.train(target="uci", out="runs/new", settings={"steps": 3}),
+        lambda: make_table([Path("runs/x")], plan=Path(PLAN), protocol="digits/embedded"),
+    ]
+    for call in calls:
+        with pytest.raises(afield.AfieldError) as caught:
+            call()
+        assert "--" not in str(caught.value)

@@ -49,7 +49,7 @@ def make_run(method, target, seed, *accuracies, label=None, protocol="digit5/das
     pairs = [pair if isinstance(pair, tuple) else (0.5, pair) for pair in accuracies]
     lines = [
         {"event": "evaluation", "step": step, "sources": {"a": {"accuracy": source, "n": 10}},
-         "oracle": {target: {"accuracy": accuracy, "n": 10}}}
+         "target": {target: {"accuracy": accuracy, "n": 10}}}
         for step, (source, accuracy) in enumerate(pairs, start=1)
     ]  # fmt: skip
     return [header, *lines, {"event": "end", "step": len(lines), "seconds": 1.0}]
@@ -284,7 +284,7 @@ def test_a_run_that_has_not_ended_does_not_count(table_of):
 def test_records_that_cannot_be_compared_are_refused(table_of):
     far = make_run("far", "mm", 0, 0.5)
     embedded = make_run("far", "uci", 0, 0.4, protocol="digits/embedded")
-    with pytest.raises(AfieldError, match=r"several protocols \(digit5/dassl, digits/embedded\); --protocol picks one"):
+    with pytest.raises(AfieldError, match="several protocols: digit5/dassl, digits/embedded; choose one with protocol"):
         table_of(far, embedded)
     assert table_of(far, embedded, protocol="digits/embedded").rows[0].targets["uci"].mean == 40.0
     with pytest.raises(AfieldError, match="did you mean 'digit5/dassl'"):
@@ -297,8 +297,12 @@ def test_records_that_cannot_be_compared_are_refused(table_of):
 
 def test_runs_that_have_nothing_to_show_are_clear_errors(table_of):
     blind = make_run("far", "mm", 0, 0.5)
-    blind[1]["oracle"] = {}
-    for run, message in ((blind, "no target"), (make_run("far", "mm", 3), "seed 3 has no evaluation")):
+    blind[1]["target"] = {}
+    unlabelled = make_run("far", "mm", 0, 0.5)
+    unlabelled[1]["target"]["mm"]["accuracy"] = None
+    no_labels = "target 'mm' of far with seed 0 has no labels, and a table is about accuracy"
+    none = make_run("far", "mm", 3)
+    for run, message in ((blind, "no target"), (unlabelled, no_labels), (none, "seed 3 has no evaluation")):
         with pytest.raises(AfieldError, match=message):
             table_of(run)
     damaged = make_run("far", "mm", 0, 0.5)
@@ -381,7 +385,7 @@ def test_the_command_prints_json_markdown_and_text(command):
     [
         (["--selector", "oracle"], "never chosen by 'oracle'"),
         (["--compare", "far"], "two rows"),
-        (["--json", "--markdown"], "--json goes with neither"),
+        (["--json", "--markdown"], "--json cannot be combined"),
         (["--protocol", "digit5"], "did you mean 'digit5/dassl'"),
         (["nowhere"], "cannot read records nowhere"),
     ],
@@ -431,5 +435,5 @@ def test_records_without_a_run_of_the_plan_are_no_table_of_it(table_of, tmp_path
     plan = write_plan(tmp_path / "plan.toml")
     with pytest.raises(AfieldError, match="no run of the plan"):
         table_of(make_run("far", "mm", 1, 0.5), plan=plan)
-    with pytest.raises(AfieldError, match="--plan and --protocol exclude each other"):
+    with pytest.raises(AfieldError, match="plan and protocol cannot both be given"):
         table_of(make_run("far", "mm", 0, 0.5), plan=plan, protocol="digit5/dassl")

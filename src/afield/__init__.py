@@ -5,6 +5,7 @@ Domain adaptation and generalization for image classification, with Feature Alig
 The public face is the names in `__all__`; everything else is internal.
 """
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -12,40 +13,56 @@ if TYPE_CHECKING:
     from afield.app.model import Model, load
     from afield.app.train import train
     from afield.config.catalogue import list_methods
+    from afield.data.arrays import from_arrays
+    from afield.data.batches import Batch
     from afield.data.domain import Domain, DomainSet, Split
     from afield.data.registry import list_data, register_data
     from afield.errors import AfieldError
     from afield.methods.create import create_method
+    from afield.methods.method import Method
+    from afield.methods.registry import register_method
     from afield.results.run import Run
+
+# OpenMP reads it when torch is first imported. On a busy machine, threads that wait by spinning slow each other down
+# several times; so afield is best imported before torch.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 __version__ = "0.1.0"
 __all__ = [
     "AfieldError",
+    "Batch",
     "Domain",
     "DomainSet",
+    "Method",
     "Model",
     "Run",
     "Split",
     "create_method",
+    "from_arrays",
     "list_data",
     "list_methods",
     "load",
     "register_data",
+    "register_method",
     "train",
 ]
 
 _HOMES = {
     "AfieldError": "errors",
+    "Batch": "data.batches",
     "Domain": "data.domain",
     "DomainSet": "data.domain",
+    "Method": "methods.method",
     "Model": "app.model",
     "Run": "results.run",
     "Split": "data.domain",
     "create_method": "methods.create",
+    "from_arrays": "data.arrays",
     "list_data": "data.registry",
     "list_methods": "config.catalogue",
     "load": "app.model",
     "register_data": "data.registry",
+    "register_method": "methods.registry",
     "train": "app.train",
 }
 

@@ -9,8 +9,9 @@ class AfieldError(Exception):
 
 
 def unknown(what: str, given: str, known: Iterable[str]) -> AfieldError:
-    """The error for a name that does not exist: with the nearest spelling, or with all that do exist."""
-    names = sorted(known)
-    nearest = get_close_matches(given, names, n=1, cutoff=0.5)
-    hint = f"did you mean '{nearest[0]}'?" if nearest else f"known: {', '.join(names) or 'none'}"
+    """The error for a name that does not exist: with the nearest spelling, or with all names that do exist."""
+    known = sorted(known)
+    names = {name.casefold(): name for name in known}
+    nearest = get_close_matches(given.casefold(), names, n=1, cutoff=0.5)
+    hint = f"did you mean '{names[nearest[0]]}'?" if nearest else f"known: {', '.join(known) or 'none'}"
     return AfieldError(f"unknown {what} '{given}'; {hint}")

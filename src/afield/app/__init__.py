@@ -1,1 +1,1 @@
-"""A person's face of the library: the command line, the demo, evaluation and prediction."""
+"""What a user calls: training, prediction, evaluation, the command line and the demo."""

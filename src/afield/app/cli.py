@@ -1,27 +1,22 @@
 """The command line. Errors a user can cause exit with 2 and one line on standard error; a bug shows its traceback."""
 
 import json
-import os
 import sys
+from io import TextIOWrapper
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from afield import __version__
 from afield.errors import AfieldError, unknown
 
-if TYPE_CHECKING:
-    from afield.results.run import Run
-
-# Commands import what they need when they run: torch takes seconds, and help should not wait for it.
+# Commands import what they need when they run: torch takes seconds, and most commands do not need it.
 
 app = typer.Typer(
     help="Train at home, work far afield: domain adaptation and generalization for image classification.",
     invoke_without_command=True,
-    add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
@@ -29,16 +24,33 @@ data_app = typer.Typer(
     help="Data sets: list them, look at them, download them.", invoke_without_command=True, rich_markup_mode=None
 )
 app.add_typer(data_app, name="data", epilog="Example: afield data show digits")
-out = Console(soft_wrap=True)
+# Names of domains, classes and rows may contain brackets and colons, which must not be read as markup.
+PLAIN: dict[str, Any] = {"markup": False, "emoji": False, "highlight": False}
+out = Console(soft_wrap=True, **PLAIN)
 INTERRUPTED = 130
 WIDE = 160
 INTERRUPTED_HINTS = {
     "train": "--resume continues the run",
-    "bench": "what is recorded stays, and the same command goes on",
+    "bench": "finished runs are recorded, and the same command continues with the others",
 }
 
+
+def method_names(incomplete: str) -> list[str]:
+    """For a shell's completion."""
+    from afield.config.catalogue import list_methods
+
+    return [name for name in list_methods() if name.startswith(incomplete.lower())]
+
+
+def data_names(incomplete: str) -> list[str]:
+    """For a shell's completion."""
+    from afield.data.registry import list_data
+
+    return [name for name in list_data() if name.startswith(incomplete)]
+
+
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a run that is already in the output folder.")]
-Seed = Annotated[int | None, typer.Option(help="Everything random follows from it; default: 0.")]
+Seed = Annotated[int | None, typer.Option(help="Seed of everything random; default: 0.")]
 CheckpointFile = Annotated[Path, typer.Argument(help="A checkpoint, such as runs/x/last.ckpt.")]
 
 
@@ -74,7 +86,7 @@ def demo(
     result = run_demo(folder, target, seeds, overwrite=overwrite)
     out.print(result.table())
     picture(result, folder / "predictions.png")
-    out.print(f"checkpoints: {folder}/*/last.ckpt   picture: {folder / 'predictions.png'}", highlight=False)
+    out.print(f"checkpoints: {folder}/*/last.ckpt   picture: {folder / 'predictions.png'}")
 
 
 @app.command(
@@ -82,68 +94,69 @@ def demo(
 )
 def train(
     folder: Annotated[Path, typer.Option("--out", help="Folder for the run.")],
-    data: Annotated[str | None, typer.Option(help="Data set; see `afield data`; default: digits.")] = None,
-    task: Annotated[str | None, typer.Option(help="uda (target images without labels; default) or dg (none).")] = None,
-    target: Annotated[str | None, typer.Option(help="Domain to work in.")] = None,
-    sources: Annotated[str | None, typer.Option(help="Labelled domains, comma-separated; default: all others.")] = None,
-    method: Annotated[str | None, typer.Option(help="Method; see `afield methods`; default: far.")] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(help="Data set, folder or file; see `afield data`; default: digits.", autocompletion=data_names),
+    ] = None,
+    task: Annotated[
+        str | None, typer.Option(help="uda (trains on target images without labels; default) or dg (without them).")
+    ] = None,
+    target: Annotated[str | None, typer.Option(help="Domain to adapt to.")] = None,
+    sources: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME,NAME", help="Labelled domains; may be repeated; default: all but the target."),
+    ] = None,
+    method: Annotated[
+        str | None, typer.Option(help="Method; see `afield methods`; default: far.", autocompletion=method_names)
+    ] = None,
     steps: Annotated[int | None, typer.Option(help="Optimiser steps; default: what suits the data set.")] = None,
     seed: Seed = None,
-    config: Annotated[Path | None, typer.Option(help="TOML file of settings; options and --set rank above it.")] = None,
+    config: Annotated[Path | None, typer.Option(help="TOML file of settings; options and --set override it.")] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Set one key of the config.")
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on where a killed run stopped.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue a run that was stopped.")] = False,
     overwrite: Overwrite = False,
-    selector: Annotated[str, typer.Option(help="Which evaluation to report: last or source-val.")] = "last",
+    selector: Annotated[
+        str, typer.Option(help="Which evaluation to report: last, or source-val (best on held-out source images).")
+    ] = "last",
+    show_config: Annotated[bool, typer.Option("--show-config", help="Print all settings of the run first.")] = False,
 ) -> None:
     """Train a method on a task. The folder gets config, records, checkpoints and TensorBoard files."""
+    from afield.app.show import run_table
     from afield.app.train import train as run_training
     from afield.config.layers import parse_assignment
 
-    names = [name.strip() for name in sources.split(",")] if sources is not None else None
+    names = [name.strip() for text in sources or () for name in text.split(",")]
+    if "" in names:
+        raise AfieldError(f"--sources takes names such as mnist,uci, not '{','.join(names)}'")
     assignments: dict[str, Any] = {}
     for text in settings or []:
         assignments |= parse_assignment(text)
     run = run_training(
-        data, task, target, method, steps, seed, folder, sources=names, config=config, settings=assignments,
-        resume=resume, overwrite=overwrite, selector=selector, show_config=True,
+        data, task, target, method, steps, seed, folder, sources=names or None, config=config, settings=assignments,
+        resume=resume, overwrite=overwrite, selector=selector, show_config=show_config,
     )  # fmt: skip
-    show_run(run)
-
-
-def show_run(run: "Run") -> None:
-    """The result of one run as a table."""
-    table = Table(title=f"{run.folder}: step {run.step}, {run.seconds:.0f} s, selector {run.selector}")
-    for column in ("domain", "role", "accuracy", "test images"):
-        table.add_column(column, justify="left" if column in ("domain", "role") else "right")
-    for role, results in (("source", run.evaluation["sources"]), ("target", run.evaluation["target"])):
-        for domain, result in results.items():
-            table.add_row(domain, role, f"{result['accuracy']:.1%}", str(result["n"]))
-    out.print(table)
-    out.print(f"checkpoint: {run.checkpoint}", highlight=False)
+    out.print(run_table(run))
+    out.print(f"checkpoint: {run.checkpoint}")
 
 
 @app.command(epilog="Example: afield evaluate runs/x/last.ckpt --data digits --domain street")
 def evaluate(
     checkpoint: CheckpointFile,
-    data: Annotated[str, typer.Option(help="Data set; see `afield data`.")],
-    domain: Annotated[list[str] | None, typer.Option(help="Domain, may be repeated; default: all.")] = None,
+    data: Annotated[str, typer.Option(help="Data set; see `afield data`.", autocompletion=data_names)],
+    domain: Annotated[list[str] | None, typer.Option(help="Domain; may be repeated; default: all.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Measure a checkpoint's accuracy on the test images of labelled domains."""
     from afield.app.evaluate import evaluate_checkpoint
+    from afield.app.show import evaluation_table
 
     results = evaluate_checkpoint(checkpoint, data, domain)
     if as_json:
         print(json.dumps(results))
         return
-    table = Table(title=f"{checkpoint} on {data}")
-    for column in ("domain", "accuracy", "test images"):
-        table.add_column(column, justify="left" if column == "domain" else "right")
-    for name, result in results.items():
-        table.add_row(name, f"{result['accuracy']:.1%}", str(result["n"]))
-    out.print(table)
+    out.print(evaluation_table(f"{checkpoint} on {data}", results))
 
 
 @app.command(epilog="Example: afield predict runs/x/last.ckpt photos/ --out predictions.csv")
@@ -170,10 +183,10 @@ def bench(
     plan: Annotated[Path, typer.Argument(help="A TOML file: protocol, methods, seeds.")],
     folder: Annotated[Path, typer.Option("--out", help="Folder for the records; several plans may share one.")],
     workers: Annotated[
-        int | None, typer.Option(min=1, help="Runs at a time; default: 2 for each GPU, or 1 without one.")
+        int | None, typer.Option(min=1, help="Runs at the same time; default: 2 per GPU, or 1 without a GPU.")
     ] = None,
 ) -> None:
-    """Run the methods, targets and seeds of a plan that are not recorded yet, and record them."""
+    """Train the methods, targets and seeds of a plan that are not recorded yet, and record the results."""
     from afield.bench.run import run_bench
 
     result = run_bench(plan, folder, workers)
@@ -186,22 +199,22 @@ def bench(
 
 @app.command(epilog="Example: afield table results/digits --plan plans/digits-dg.toml --compare far,baseline")
 def table(
-    records: Annotated[list[Path], typer.Argument(help="Files of records, or folders that hold one.")],
+    records: Annotated[list[Path], typer.Argument(help="Files of records, or folders with one.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
     selector: Annotated[str, typer.Option(help="Which evaluation of a run counts: last or source-val.")] = "last",
     protocol: Annotated[str | None, typer.Option(help="The protocol, where the records have several.")] = None,
-    plan: Annotated[Path | None, typer.Option(help="Show the runs of this plan alone, with its caption.")] = None,
+    plan: Annotated[Path | None, typer.Option(help="Show only the runs of this plan, with its caption.")] = None,
     compare: Annotated[
-        list[str] | None, typer.Option(metavar="ROW,ROW", help="Set two rows against each other, seed by seed.")
+        list[str] | None, typer.Option(metavar="ROW,ROW", help="Compare two rows, seed by seed; may be repeated.")
     ] = None,
 ) -> None:
-    """Show mean, standard deviation and number of runs by method and target, beside the published figures."""
+    """Show mean, standard deviation and number of runs per method and target, beside the published figures."""
     from afield.results.show import as_markdown, as_text, as_values, remarks
     from afield.results.table import make_table
 
     if as_json and (markdown or compare):
-        raise AfieldError("--json goes with neither --markdown nor --compare")
+        raise AfieldError("--json cannot be combined with --markdown or --compare")
     made = make_table(records, selector, protocol, plan)
     if as_json:
         print(json.dumps(as_values(made)))
@@ -210,15 +223,15 @@ def table(
     if markdown:
         print(as_markdown(made, comparisons))
         return
-    # A pipe has no width; a table cut to fit one would be of no use.
-    screen = out if out.is_terminal else Console(width=WIDE)
+    # A pipe has no width, and rich would cut the table to 80 columns.
+    screen = out if out.is_terminal else Console(width=WIDE, **PLAIN)
     screen.print(as_text(made))
     for remark in remarks(made, comparisons):
-        screen.print(remark, highlight=False, markup=False)
+        screen.print(remark)
 
 
 def pair_of_rows(text: str, rows: list[str]) -> tuple[str, str]:
-    """The two rows of one --compare; a comma may also be part of a row's name."""
+    """The two rows in one --compare; a row's name may contain a comma."""
     words = text.split(",")
     pairs = [(",".join(words[:i]).strip(), ",".join(words[i:]).strip()) for i in range(1, len(words))]
     if not pairs:
@@ -228,7 +241,7 @@ def pair_of_rows(text: str, rows: list[str]) -> tuple[str, str]:
 
 @app.command(epilog="Example: afield methods --json")
 def methods(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
-    """List the methods: what each is, what it needs, where it comes from."""
+    """List the methods: what each is, what it needs, and its source."""
     from afield.config.catalogue import find_entry, list_methods
 
     entries = [find_entry(name).as_dict() for name in list_methods()]
@@ -244,9 +257,9 @@ def methods(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 @data_app.callback()
 def data(context: typer.Context) -> None:
-    """List the data sets; `afield data show NAME` looks at one.
+    """List the data sets; `afield data show NAME` describes one.
 
-    Those that are not embedded are read from the folder that AFIELD_DATA names (default: data).
+    Data sets that are not part of afield are read from the folder in AFIELD_DATA (default: data).
     """
     from afield.data.registry import list_data
 
@@ -257,44 +270,51 @@ def data(context: typer.Context) -> None:
 
 @data_app.command(epilog="Example: afield data show digits --out digits.png")
 def show(
-    name: Annotated[str, typer.Argument(help="Data set.")],
-    file: Annotated[Path | None, typer.Option("--out", help="The PNG to write; default: NAME.png.")] = None,
+    name: Annotated[str, typer.Argument(help="Data set, folder or file.", autocompletion=data_names)],
+    file: Annotated[
+        Path | None, typer.Option("--out", help="Also write a contact sheet (PNG): 20 images per domain.")
+    ] = None,
+    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out unreadable images and count them.")] = False,
 ) -> None:
-    """Write a contact sheet (20 images a domain) and print counts, classes and origin of each domain."""
-    from afield.data.contact_sheet import contact_sheet
-    from afield.data.registry import load_data
+    """Describe a data set: images per domain, split and class, image sizes, origin, and notes."""
+    from afield.app.show import data_tables, printable
+    from afield.config.data import DataOptions
+    from afield.config.options import validated
+    from afield.data.open import open_data
 
-    path = file or Path(f"{name}.png")
-    if path.suffix.lower() != ".png":
-        raise AfieldError(f"a contact sheet is a .png file, not {path}")
-    domains = load_data(name)
-    table = Table(title=f"{name}: {len(domains.classes)} classes ({', '.join(domains.classes)})")
-    for column in ("domain", "train", "test", "origin"):
-        table.add_column(column, justify="right" if column in ("train", "test") else "left")
-    for domain in domains.domains.values():
-        table.add_row(domain.name, str(len(domain.train)), str(len(domain.test)), domain.origin)
-    contact_sheet(domains).save(path)
-    out.print(table)
-    out.print(f"contact sheet: {path}", highlight=False)
+    if file and file.suffix.lower() != ".png":
+        raise AfieldError(f"a contact sheet is a .png file, not {file}")
+    opened = open_data(validated(DataOptions, "data", {"name": name, "skip_bad": skip_bad}))
+    if file:
+        from afield.data.contact_sheet import contact_sheet
+
+        contact_sheet(opened).save(file)
+    for table in data_tables(opened):
+        out.print(table)
+    for note in opened.notes:
+        out.print(f"note: {printable(note)}")
+    if file:
+        out.print(f"contact sheet: {file}")
 
 
 @data_app.command(epilog="Example: afield data download digit5")
 def download(name: Annotated[str, typer.Argument(help="Data set.")]) -> None:
-    """Fetch what can be fetched into the folder that AFIELD_DATA names (default: data), and say what is missing."""
+    """Download a data set into the folder in AFIELD_DATA (default: data), and say what must be added by hand."""
     from afield.data.digit5.download import download_digit5
     from afield.data.registry import check_data
 
     check_data(name)
     if name != "digit5":
-        raise AfieldError(f"'{name}' needs no download; digit5 does")
+        raise AfieldError(f"'{name}' needs no download; only digit5 does")
     for line in download_digit5():
         print(line)
 
 
 def main() -> None:
     """Run the command line."""
-    # Before torch is loaded: on a busy machine, threads that wait by spinning make each other six times slower.
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a file name that is not text, or an ASCII terminal
     try:
         code = app(standalone_mode=False) or 0
         if code == INTERRUPTED:
@@ -315,7 +335,7 @@ def main() -> None:
 
 
 def usage_error(error: Exception) -> str | None:
-    """The line for a wrong option or argument, which typer raises in a class of its own; None for anything else."""
+    """The message for a wrong option or argument; None for other errors. Typer's own classes are not public."""
     if not hasattr(error, "format_message"):
         return None
     possibilities = getattr(error, "possibilities", None)

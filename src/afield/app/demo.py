@@ -14,7 +14,7 @@ from afield.data.domain import Split
 from afield.data.registry import load_data
 from afield.results.folder import RunFolder
 from afield.results.run import Run
-from afield.results.summary import Summary
+from afield.results.summary import Summary, percent
 
 DATA, METHODS = "digits", ("baseline", "far")
 TARGET = "street"
@@ -23,23 +23,23 @@ COLUMNS = 10
 
 @dataclass(frozen=True)
 class DemoResult:
-    """The runs of every method, one a seed."""
+    """The runs of each method, one per seed."""
 
     target: str
     runs: dict[str, list[Run]]
 
     def table(self) -> Table:
-        """One row a method; over several seeds mean ± standard deviation (n)."""
+        """One row per method; over several seeds mean ± standard deviation (n)."""
         table = Table(title=f"{DATA}, uda, target {self.target} (its labels were not used)")
         for column in ("method", "target accuracy", "source accuracy", "seconds", "selector"):
             table.add_column(column, justify="left" if column in ("method", "selector") else "right")
         for method, runs in self.runs.items():
             columns = [
-                [100 * run.accuracy[self.target] for run in runs],
+                [100 * value for run in runs if (value := run.accuracy[self.target]) is not None],
                 [100 * run.source_accuracy for run in runs],
                 [run.seconds for run in runs],
             ]
-            shown = [str(Summary.of(values)) if len(runs) > 1 else f"{values[0]:.1f}" for values in columns]
+            shown = [str(Summary.of(values)) if len(values) != 1 else f"{values[0]:.1f}" for values in columns]
             table.add_row(method, *shown, runs[0].selector)
         return table
 
@@ -53,7 +53,7 @@ def run_demo(
     progress: bool = True,
     settings: dict[str, Any] | None = None,
 ) -> DemoResult:
-    """Train both methods once a seed, with equal data, network, steps and seeds, each into its own folder."""
+    """Train both methods once per seed, with the same data, network, steps and seeds, each into its own folder."""
     load_data(DATA)[target]
     folders = {(method, seed): out / f"{method}-seed{seed}" for seed in range(seeds) for method in METHODS}
     for folder in folders.values():
@@ -68,7 +68,7 @@ def run_demo(
 
 
 def picture(result: DemoResult, path: Path) -> None:
-    """The first two test images of each class, with what each method's first run says of them."""
+    """The first two test images of each class, with the predictions of each method's first run."""
     data = load_data(DATA)
     test = data[result.target].test
     chosen = first_of_each_class(test, len(data.classes), 2)
@@ -78,7 +78,7 @@ def picture(result: DemoResult, path: Path) -> None:
     figure = Figure(figsize=(1.15 * COLUMNS, 1.9 * rows + 0.6), layout="constrained")
     axes = figure.subplots(rows, COLUMNS, squeeze=False).ravel()
     for place, index in enumerate(chosen):
-        truth = data.classes[test.labels[index]]
+        truth = data.classes[test.labels[index]] if test.labels is not None else "-"
         axes[place].imshow(images[place], interpolation="nearest")
         axes[place].set_axis_off()
         for line, (method, said) in enumerate(predictions.items()):
@@ -88,7 +88,7 @@ def picture(result: DemoResult, path: Path) -> None:
                 va="top", fontsize=9, color="#1a7f37" if right else "#cf222e", fontweight="normal" if right else "bold",
             )  # fmt: skip
         axes[place].set_title(truth, fontsize=10)
-    accuracies = ", ".join(f"{m} {runs[0].accuracy[result.target]:.1%}" for m, runs in result.runs.items())
+    accuracies = ", ".join(f"{m} {percent(runs[0].accuracy[result.target])}" for m, runs in result.runs.items())
     figure.suptitle(
         f"Target '{result.target}', learned without its labels: the first two test images of each class\n"
         f"whole test set: {accuracies} (selector {next(iter(result.runs.values()))[0].selector})",
@@ -98,6 +98,7 @@ def picture(result: DemoResult, path: Path) -> None:
 
 
 def first_of_each_class(split: Split, num_classes: int, count: int) -> list[int]:
-    """Indices of the first images of every class: chosen by position, not by how well they come out."""
-    by_class = [[i for i, label in enumerate(split.labels) if label == c][:count] for c in range(num_classes)]
+    """Indices of the first images of each class: chosen by position, not by how well they are classified."""
+    labels = [] if split.labels is None else split.labels.tolist()
+    by_class = [[i for i, label in enumerate(labels) if label == c][:count] for c in range(num_classes)]
     return [indices[turn] for turn in range(count) for indices in by_class]

@@ -1,4 +1,4 @@
-"""`afield.train`: one run from what a user asks for to its result."""
+"""`afield.train`: one run, from what the user asked for to its result."""
 
 import sys
 from collections.abc import Callable
@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from lightning.fabric import Fabric
 
 from afield.config.data import DataOptions
@@ -18,7 +19,11 @@ from afield.results.folder import RunFolder
 from afield.results.run import Run, read_run
 from afield.results.selection import check_headline
 from afield.training.assemble import opened
-from afield.training.loop import make_fabric
+from afield.training.loop import Loop, make_fabric
+from afield.training.progress import Display
+
+MOST_NAMED = 8
+"""Of more sources than these, only the number is shown."""
 
 
 def train(
@@ -43,9 +48,10 @@ def train(
 
     `data` is the name of a data set, a folder DOMAIN/CLASS/*.jpg, a manifest (.csv, .parquet), `hf:NAME`, or a
     `DomainSet`, such as `afield.from_arrays` makes. What is not given comes from `config` (a TOML file), then from the
-    presets of the data and the method. `settings` sets single keys, such as {"method.align_weight": 0.3}, and ranks
-    above all else. `out` is the run's folder; one that holds a run is an error unless `resume` or `overwrite` decides.
-    `progress` shows a bar, and `show_config` the resolved config, on standard error.
+    presets of the data and the method. `settings` sets single keys, such as {"method.align_weight": 0.3}, and overrides
+    everything else. `out` is the run's folder; if it holds a run already, `resume` continues it, `overwrite` replaces
+    it, and without either it is an error. On standard error `progress` shows what is trained, notes about the data and
+    a bar; `show_config` shows the resolved config.
     """
     if str(out) in ("", "."):
         raise AfieldError("a run needs a folder of its own to write to: out")
@@ -60,7 +66,7 @@ def train(
     given = {section: {k: v for k, v in keys.items() if v is not None} for section, keys in named.items()}
     layers = [read_config(Path(config)) if config else {}, given, by_section(settings or {})]
     stored = [read_config(folder.config)] if resume else []
-    resolve(*stored, *layers)  # for its errors, before anything is loaded
+    resolve(*stored, *layers)  # raises what is wrong with the config before any data is loaded
     source = data if isinstance(data, DomainSet) else data_options(*stored, *layers)
     resolved = choose_config(_opened(source), layers, stored)
     carry_out = partial(_carry_out, resolved, source, Path(out), resume, progress, show_config)
@@ -72,12 +78,12 @@ def train(
 
 
 def data_options(*layers: Values) -> DataOptions:
-    """What layers of a config say of the data."""
+    """The data options in layers of a config."""
     return validated(DataOptions, "data", stack(layers)["data"])
 
 
 def choose_config(domains: DomainSet, layers: list[Values], stored: list[Values]) -> Config:
-    """The config of a run: what suits the data, below what was given; or the stored one of a run to resume."""
+    """The config of a run: the given values over the preset that suits the data; for a resumed run the stored one."""
     if not stored:
         return resolve(suggested_settings(domains, data_options(*layers)), *layers)
     config = resolve(*stored)
@@ -94,20 +100,43 @@ def _carry_out(
     show_config: bool,
     fabric: Fabric | None,
 ) -> None:
-    with opened(config, _opened(source), out, resume=resume, progress=progress, fabric=fabric) as loop:
+    data = _opened(source)
+    with opened(config, data, out, resume=resume, progress=progress, fabric=fabric) as loop:
         if not loop.ended:
             if show_config and loop.leads:
                 print(config.as_toml(), file=sys.stderr)
+            display = Display(progress and loop.leads)
+            for line in (describe(config, loop), *(f"note: {note}" for note in data.notes)):
+                display.say(line)
             loop.run()
 
 
+def describe(config: Config, loop: Loop) -> str:
+    """What is about to be trained, in one line."""
+    names = [view.name for view in loop.setup.task.sources]
+    sources = ", ".join(names) if len(names) <= MOST_NAMED else f"{len(names)} sources"
+    domains = len(names) + (loop.setup.task.target is not None)
+    size, training = config.data.image_size, config.training
+    device = torch.cuda.get_device_name(loop.device) if loop.device.type == "cuda" else loop.device.type
+    where = "memory" if loop.device.type == "cpu" else "its memory"
+    parts = [
+        f"{config.method_name}, {config.task.kind}: {sources} -> {config.task.target or 'unseen domains'}",
+        f"backbone {config.network.backbone}, images of {size} x {size}",
+        f"{training.steps} steps of {domains} x {training.batch_size} images",
+        f"on {device}" + (f" x {training.devices}" if training.devices > 1 else ""),
+        f"images all in {where}" if loop.stream.resident else "images streamed",
+        *([f"resumed at step {loop.step}"] if loop.step else []),
+    ]
+    return "; ".join(parts)
+
+
 def _opened(source: DomainSet | DataOptions) -> DomainSet:
-    """The data; by options, where several processes train, so that images do not travel between them."""
+    """The data set. Several processes open it by its options each, because sending the images would be slow."""
     return source if isinstance(source, DomainSet) else open_data(source)
 
 
 def _take_part(carry_out: Callable[[Fabric], None], fabric: Fabric) -> str | None:
-    """One process's part of a run of several; why it failed, if it did: an error would arrive as a stack of traces."""
+    """One process's part of a run. Errors are returned: raised, they would reach the user as a stack of tracebacks."""
     try:
         carry_out(fabric)
     except AfieldError as error:

@@ -1,1 +1,1 @@
-"""Benchmarks: protocols, plans of runs, their engine, and tables of what came out."""
+"""Benchmarks: the runs of a plan, the engines that carry them out, and the folder that records them."""

@@ -1,4 +1,4 @@
-"""Engines: the ways to get jobs done on this machine. Each yields every job with its outcome as it comes."""
+"""Engines: ways to run jobs on this machine. Each yields every job with its outcome, as soon as it is known."""
 
 import os
 import signal
@@ -16,25 +16,25 @@ import torch
 from afield.bench.worker import Failed, Outcome, attempt, serve
 from afield.config.plan import Job
 
-Task = tuple[Job, Path]
-Share = dict[str, str]  # of the machine, as environment variables
+Assignment = tuple[Job, Path]  # a job and the folder it trains in
+MachinePart = dict[str, str]  # the GPU and the threads that a worker may use, as environment variables
 Begun = Callable[[Job], None]
 Outcomes = Generator[tuple[Job, Outcome], None, None]
-SECONDS_TO_LEAVE = 3
+SECONDS_TO_EXIT = 3
 
 
-def work_here(tasks: Sequence[Task], begun: Begun) -> Outcomes:
+def work_here(assignments: Sequence[Assignment], begun: Begun) -> Outcomes:
     """One after the other, in this process."""
-    for job, folder in tasks:
+    for job, folder in assignments:
         begun(job)
         yield job, attempt(job, folder)
 
 
-def work_in_processes(tasks: Sequence[Task], begun: Begun, count: int) -> Outcomes:
-    """Several at a time, in processes that live on from job to job. One that dies fails its job and is replaced."""
-    waiting = list(reversed(tasks))
+def work_in_processes(assignments: Sequence[Assignment], begun: Begun, count: int) -> Outcomes:
+    """Several at a time, in processes that train job after job. If one dies, its job fails and it is replaced."""
+    waiting = list(reversed(assignments))
     busy: dict[Connection, tuple[Worker, Job]] = {}
-    idle = [Worker(share) for share in shares(min(count, len(tasks)))]
+    idle = [Worker(part) for part in machine_parts(min(count, len(assignments)))]
     try:
         while waiting or busy:
             while idle and waiting:
@@ -49,7 +49,7 @@ def work_in_processes(tasks: Sequence[Task], begun: Begun, count: int) -> Outcom
                 if worker.process.is_alive():
                     idle.append(worker)
                 elif waiting:
-                    idle.append(Worker(worker.share))
+                    idle.append(Worker(worker.part))
                 yield job, outcome
         dismiss(idle)
     finally:
@@ -59,24 +59,24 @@ def work_in_processes(tasks: Sequence[Task], begun: Begun, count: int) -> Outcom
 
 
 class Worker:
-    """A process that trains."""
+    """A process that trains one job after another."""
 
-    def __init__(self, share: Share) -> None:
+    def __init__(self, part: MachinePart) -> None:
         context = get_context("spawn")  # a forked process cannot use CUDA
-        self.share = share
+        self.part = part
         self.connection, theirs = context.Pipe()
         self.process = context.Process(target=serve, args=(theirs,), daemon=True)
-        with inherited(share), interrupts_ignored():
+        with inherited(part), interrupts_ignored():
             self.process.start()
         theirs.close()
 
     def give(self, job: Job, folder: Path) -> None:
-        """Let it train a job. If it has died, `receive` will say so."""
+        """Send it a job. If the process has died, `receive` reports that."""
         with suppress(BrokenPipeError):
             self.connection.send((job, folder))
 
     def receive(self) -> Outcome:
-        """What became of the job."""
+        """The outcome of its job."""
         try:
             outcome: Outcome = self.connection.recv()
         except (EOFError, ConnectionError):
@@ -86,16 +86,16 @@ class Worker:
 
 
 def dismiss(workers: Sequence[Worker]) -> None:
-    """Let the processes end by themselves, all at once and soon: a GPU's are slow to leave, and hold nothing."""
+    """Let idle processes end by themselves for a few seconds, all at once: those with a GPU take long to exit."""
     for worker in workers:
         worker.connection.close()
-    deadline = time.monotonic() + SECONDS_TO_LEAVE
+    deadline = time.monotonic() + SECONDS_TO_EXIT
     for worker in workers:
         worker.process.join(max(0.0, deadline - time.monotonic()))
 
 
-def shares(count: int) -> list[Share]:
-    """The machine, divided among workers: each GPU in turn, and an equal part of the processors."""
+def machine_parts(count: int) -> list[MachinePart]:
+    """The machine divided among workers: the GPUs in turn, and an equal number of processors each."""
     threads = os.environ.get("OMP_NUM_THREADS") or str(max(1, (os.cpu_count() or 1) // count))
     if not has_gpu():
         return [{"OMP_NUM_THREADS": threads}] * count
@@ -104,22 +104,22 @@ def shares(count: int) -> list[Share]:
     return [{"OMP_NUM_THREADS": threads, "CUDA_VISIBLE_DEVICES": gpu} for gpu, _ in zip(cycle(gpus), range(count))]
 
 
-def usual_workers(tasks: Sequence[Task]) -> int:
-    """Two runs a GPU, since one alone leaves it waiting now and then; else one, which has all processors."""
-    on_gpu = has_gpu() and any(job.config.training.device != "cpu" for job, _ in tasks)
+def usual_workers(assignments: Sequence[Assignment]) -> int:
+    """Two per GPU, because one run alone leaves it idle at times; without a GPU one, which uses all processors."""
+    on_gpu = has_gpu() and any(job.config.training.device != "cpu" for job, _ in assignments)
     return 2 * torch.cuda.device_count() if on_gpu else 1
 
 
 def has_gpu() -> bool:
-    """Whether there is one to train on."""
+    """Whether there is a GPU to train on."""
     return torch.cuda.is_available()
 
 
 @contextmanager
-def inherited(share: Share) -> Iterator[None]:
-    """A process started inside has this in its environment from its first moment on, before torch looks there."""
-    before = {name: os.environ.get(name) for name in share}
-    os.environ.update(share)
+def inherited(part: MachinePart) -> Iterator[None]:
+    """A process started inside has these environment variables from the start, before it imports torch."""
+    before = {name: os.environ.get(name) for name in part}
+    os.environ.update(part)
     try:
         yield
     finally:
@@ -132,7 +132,7 @@ def inherited(share: Share) -> Iterator[None]:
 
 @contextmanager
 def interrupts_ignored() -> Iterator[None]:
-    """A process started inside never hears Ctrl-C, which reaches all of a terminal; the one that started it does."""
+    """A process started inside ignores Ctrl-C, which a terminal sends to all; the parent process handles it."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,4 +1,4 @@
-"""A benchmark's folder: the records of finished runs, the list of failed ones, and the runs under way."""
+"""A benchmark's folder: the records of finished runs, the list of failed ones, and the runs in progress."""
 
 import fcntl
 import os
@@ -17,23 +17,23 @@ from afield.results.records import Record, append_record, read_records, read_run
 
 @contextmanager
 def open_folder(path: Path) -> Iterator["BenchFolder"]:
-    """The folder, made where there is none, and this process's alone while the context lasts."""
+    """The folder, created if it is missing, and locked against other processes while the context lasts."""
     if RunFolder(path).config.exists():
         raise AfieldError(f"{path} holds a run of `afield train`; a benchmark needs a folder of its own")
     path.mkdir(parents=True, exist_ok=True)
-    # The folder itself is locked, and the system unlocks it however this process ends.
+    # The lock is on the folder itself; the system releases it however this process ends.
     lock = os.open(path, os.O_RDONLY)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield BenchFolder(path)
     except BlockingIOError as error:
-        raise AfieldError(f"another `afield bench` is at work in {path}") from error
+        raise AfieldError(f"another `afield bench` is running in {path}") from error
     finally:
         os.close(lock)
 
 
 class BenchFolder:
-    """`records.jsonl`, `failures.jsonl` and `runs/`. What a killed process left half-written is put right."""
+    """`records.jsonl`, `failures.jsonl` and `runs/`. What a killed process left half-written is repaired."""
 
     def __init__(self, path: Path) -> None:
         self.records = path / "records.jsonl"
@@ -42,17 +42,17 @@ class BenchFolder:
         self._recorded: list[list[Record]] = []
         if self.records.exists():
             self._recorded = read_runs(self.records)
-            # A kill in the middle of writing leaves half a run, or half a line.
+            # A process killed while writing leaves half a run, or half a line.
             rewrite_records(self.records, [record for run in self._recorded for record in run])
         self._identities = {identity_of_record(run[0]) for run in self._recorded}
         failures = read_records(self._failures) if self._failures.exists() else []
         self._failed = {identity_of_record(failure): failure for failure in failures}
 
     def check_data(self, name: str, checksum: str) -> None:
-        """Raise if the folder has figures on other images under the same name: no table could show both."""
+        """Raise if the folder has results on other images under the same name: no table could show both."""
         for header, *_ in self._recorded:
             if header["protocol"]["data"] == name and header["protocol"]["checksum"] != checksum:
-                raise AfieldError(f"{self.records} is about other images of '{name}' than there are now")
+                raise AfieldError(f"{self.records} is about other images of '{name}' than those now in use")
 
     def holds(self, job: Job) -> bool:
         """Whether a job's run is recorded."""
@@ -63,7 +63,7 @@ class BenchFolder:
         return self._runs / job.slug
 
     def add(self, job: Job, records: list[Record]) -> None:
-        """Keep a finished run's records."""
+        """Store a finished run's records."""
         append_record(self.records, *records)
         self._identities.add(job.identity)
         if self._failed.pop(job.identity, None):
@@ -71,7 +71,7 @@ class BenchFolder:
         self.tidy(job)
 
     def add_failure(self, job: Job, failed: Failed) -> None:
-        """Note why a run failed, in place of what was noted of it before."""
+        """Store why a run failed, in place of an earlier failure of it."""
         named = {"label": job.place.label, "target": job.target, "seed": job.seed}
         protocol = {"name": job.place.protocol, "version": job.place.version}
         rest = {**asdict(failed), "protocol": protocol, "config": job.config.as_dict()}
@@ -79,9 +79,9 @@ class BenchFolder:
         self._write_failures()
 
     def tidy(self, job: Job) -> None:
-        """Remove what a recorded run needs no more: its checkpoints."""
+        """Remove the folder of a recorded run, with its checkpoints."""
         shutil.rmtree(self.run_folder(job), ignore_errors=True)
-        with suppress(OSError):  # other runs are under way
+        with suppress(OSError):  # it still holds other runs
             self._runs.rmdir()
 
     def _write_failures(self) -> None:

@@ -15,16 +15,16 @@ from afield.training.progress import Display, accuracies
 
 
 class BenchProgress(Display):
-    """One bar over all runs, what is under way, and a line for each run that ends."""
+    """One bar over all runs, the runs in progress, and a line for each run that ends."""
 
     def __init__(self, folder: BenchFolder, jobs: list[Job], missing: list[Job], shown: bool = True) -> None:
         super().__init__(shown)
         self.folder = folder
         self.total, self.ended = len(jobs), len(jobs) - len(missing)
-        self.under_way: list[Job] = []
+        self.in_progress: list[Job] = []
         self.steps = 0
         self.bar = Progress(
-            TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:.0f}%"),
+            TextColumn("{task.description}", markup=False), BarColumn(), TextColumn("{task.percentage:.0f}%"),
             TimeElapsedColumn(), TimeRemainingColumn(),
         )  # fmt: skip
         self.task = self.bar.add_task("", total=sum(job.config.training.steps for job in missing))
@@ -35,11 +35,11 @@ class BenchProgress(Display):
         return super().__enter__()
 
     def begun(self, job: Job) -> None:
-        """A run is under way."""
-        self.under_way.append(job)
+        """A run has started."""
+        self.in_progress.append(job)
 
     def recorded(self, job: Job, records: list[Record]) -> None:
-        """A run has ended well."""
+        """A run has finished."""
         self._end(job)
         self.say(f"{self._count()} {job}: {accuracies(evaluations(records)[-1])}; {records[-1]['seconds']:.0f} s")
 
@@ -49,7 +49,7 @@ class BenchProgress(Display):
         self.say(f"{self._count()} {job}: failed: {reason}")
 
     def _end(self, job: Job) -> None:
-        self.under_way.remove(job)
+        self.in_progress.remove(job)
         self.ended += 1
         self.steps += job.config.training.steps
 
@@ -57,13 +57,13 @@ class BenchProgress(Display):
         return f"{self.ended}/{self.total}"
 
     def _render(self) -> Group:
-        """The bar and what is under way, as far as its evaluations say."""
+        """The bar, and the last evaluation of each run in progress."""
         steps, lines = self.steps, []
-        for job in list(self.under_way):
+        for job in list(self.in_progress):
             last = self._last_evaluation(job)
             steps += last["step"] if last else 0
             lines.append(
-                Text(f"{job}: " + (f"step {last['step']}, {accuracies(last)}" if last else "begun"), style="dim")
+                Text(f"{job}: " + (f"step {last['step']}, {accuracies(last)}" if last else "started"), style="dim")
             )
         self.bar.update(self.task, description=f"{self._count()} runs", completed=steps)
         return Group(self.bar, *lines)
@@ -71,6 +71,6 @@ class BenchProgress(Display):
     def _last_evaluation(self, job: Job) -> Record | None:
         try:
             found = evaluations(read_records(RunFolder(self.folder.run_folder(job)).records))
-        except AfieldError:  # not begun to write, or just tidied away
+        except AfieldError:  # it has written nothing yet, or is recorded and removed
             return None
         return found[-1] if found else None

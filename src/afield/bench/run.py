@@ -1,4 +1,4 @@
-"""Running a plan: what is not recorded yet is trained, each finished run is recorded, and a failure stops no other."""
+"""Running a plan: runs that are not recorded yet are trained and recorded; a failed run does not stop the others."""
 
 from contextlib import closing
 from dataclasses import dataclass
@@ -19,10 +19,10 @@ from afield.networks import check_backbone
 
 @dataclass(frozen=True)
 class BenchResult:
-    """How a call of `run_bench` went."""
+    """The result of `run_bench`."""
 
     total: int
-    """The runs of the plan."""
+    """The number of runs in the plan."""
     recorded: int
     """How many of them are recorded now."""
     failures: dict[str, str]
@@ -30,9 +30,9 @@ class BenchResult:
 
 
 def run_bench(plan: Path, out: Path, workers: int | None = None, *, progress: bool = True) -> BenchResult:
-    """Run what `out` has no record of yet. Everything is checked before anything is trained.
+    """Run the jobs that `out` has no record of yet. Everything is checked before anything is trained.
 
-    With one worker the runs go through this process; with more, through so many processes at a time.
+    One worker trains in this process; several train in as many processes.
     """
     if workers is not None and workers < 1:
         raise AfieldError(f"a benchmark needs at least one worker, not {workers}")
@@ -54,7 +54,7 @@ def run_bench(plan: Path, out: Path, workers: int | None = None, *, progress: bo
 
 
 def read_plan(path: Path) -> list[Job]:
-    """Every run of a plan, each resolved and valid; runs of one row stand together. The data is loaded."""
+    """Every run of a plan, checked against its data, which is loaded; the runs of a row follow each other."""
     content = read_plan_file(path)
     name = find_protocol(content.protocol).data
     check_data(name)
@@ -68,11 +68,11 @@ def read_plan(path: Path) -> list[Job]:
 
 
 def work(jobs: list[Job], folder: BenchFolder, workers: int | None, shown: BenchProgress) -> dict[str, str]:
-    """Train and record; the failures, by the run's name."""
+    """Train and record; return the reasons of failures by the run's name."""
     failures = {}
-    tasks = [(job, folder.run_folder(job)) for job in jobs]
-    count = min(workers or usual_workers(tasks), len(tasks))
-    outcomes = work_in_processes(tasks, shown.begun, count) if count > 1 else work_here(tasks, shown.begun)
+    assignments = [(job, folder.run_folder(job)) for job in jobs]
+    count = min(workers or usual_workers(assignments), len(assignments))
+    outcomes = work_in_processes(assignments, shown.begun, count) if count > 1 else work_here(assignments, shown.begun)
     with closing(outcomes):
         for job, outcome in outcomes:
             if isinstance(outcome, Failed):

@@ -1,4 +1,4 @@
-"""Training one job: in this process, or in a process of its own that takes jobs until there are none."""
+"""Training one job: in this process, or in a worker process that takes job after job."""
 
 import gc
 import os
@@ -21,7 +21,7 @@ from afield.training.assemble import opened
 
 @dataclass(frozen=True)
 class Failed:
-    """Why a run has no result: one line, and for what is not the user's doing where it happened."""
+    """Why a run has no result: one line and, for an error that is not the user's, the traceback."""
 
     reason: str
     trace: str | None = None
@@ -31,7 +31,7 @@ Outcome = list[Record] | Failed
 
 
 def attempt(job: Job, folder: Path) -> Outcome:
-    """The records of a job's run, or why there are none. A run that failed leaves nothing to resume."""
+    """The records of a job's run, or why there are none. The folder of a failed run is removed."""
     try:
         return train_job(job, folder)
     except AfieldError as error:
@@ -39,13 +39,13 @@ def attempt(job: Job, folder: Path) -> Outcome:
     except Exception as error:
         failed = Failed(" ".join(f"{type(error).__name__}: {error}".split()), traceback.format_exc())
     finally:
-        gc.collect()  # what the run held on the device must be free for the next
+        gc.collect()  # frees the run's memory on the device for the next
     shutil.rmtree(folder, ignore_errors=True)
     return failed
 
 
 def train_job(job: Job, folder: Path) -> list[Record]:
-    """Go on with a killed run where it can be gone on with; else begin anew."""
+    """Resume a run that was killed if possible, else start from the beginning."""
     files, data = RunFolder(folder), load_data(job.config.data.name)
     with ExitStack() as stack:
         try:
@@ -61,7 +61,7 @@ def train_job(job: Job, folder: Path) -> list[Record]:
 
 
 def serve(connection: Connection) -> None:
-    """Train the jobs that come, one after the other, until the other end is closed."""
+    """Train the jobs that arrive, one after the other, until the other end closes the connection."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     while True:
         try:
@@ -72,7 +72,7 @@ def serve(connection: Connection) -> None:
 
 
 def _end_with_parent() -> None:
-    """A killed benchmark must not leave processes that write where its successor writes."""
+    """Exit when the parent is killed: the next benchmark may write to the same folders."""
     parent = parent_process()
     if parent:
         parent.join()

@@ -1,26 +1,28 @@
 """A card says what a method is and what it needs: name, tasks, sources, options.
 
 The cards of the package's own methods are read from the text of their files, because importing a method imports torch,
-which takes seconds. Of such a file only the classes of options are run: they are plain pydantic. A method that
-registers itself at run time hands in its card then.
+which takes seconds. Of such a file only the classes of options are executed: they are plain pydantic. A method that is
+registered at run time adds its card then.
 """
 
 import ast
-import typing
+import builtins
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from importlib import import_module
 from importlib.resources import files
 from typing import Any
 
-import pydantic
-
 from afield.config.options import MethodOptions
+
+# What a class of options may import; anything else might import torch.
+LIGHT = ("typing", "collections", "enum", "math", "functools", "pydantic", "afield.config")
 
 
 @dataclass(frozen=True)
 class Card:
-    """What a reader of a table, and a config, must know of a method."""
+    """What a table and a config need to know about a method."""
 
     name: str
     summary: str
@@ -40,7 +42,7 @@ def add_card(card: Card) -> None:
 
 
 def cards() -> dict[str, Card]:
-    """All methods by name: the package's own, and those registered since."""
+    """All methods by name: the package's own, and those registered at run time."""
     return {card.name: card for card in _own_cards()} | _registered
 
 
@@ -60,7 +62,7 @@ class _Reader:
 
     def __init__(self, trees: dict[str, ast.Module]) -> None:
         self.trees = trees
-        self.classes = {node.name: node for tree in trees.values() for node in _classes(tree)}
+        self.classes = {node.name: (module, node) for module, tree in trees.items() for node in _classes(tree)}
         self.options: dict[str, type[MethodOptions]] = {"MethodOptions": MethodOptions}
 
     def cards_of(self, module: str) -> Iterator[Card]:
@@ -81,27 +83,62 @@ class _Reader:
     def _attribute(self, node: ast.ClassDef, name: str, default: Any) -> Any:
         """A class attribute, its own or inherited: a plain value, or the name of a class."""
         for statement in node.body:
-            if isinstance(statement, ast.Assign) and _name(statement.targets[0]) == name:
-                named = _name(statement.value)
-                return named if named else ast.literal_eval(statement.value)
+            value = _assigned(statement, name)
+            if value is not None:
+                named = _name(value)
+                return named if named else ast.literal_eval(value)
         for base in filter(None, map(_name, node.bases)):
             if base in self.classes and base != "Method":
-                return self._attribute(self.classes[base], name, default)
+                return self._attribute(self.classes[base][1], name, default)
         return default
 
     def _options_class(self, name: str) -> type[MethodOptions]:
-        """A class of options, made from its text after those it builds on."""
+        """A class of options, made from its text."""
         if name not in self.options:
-            node = self.classes[name]
-            known = {base: self._options_class(base) for base in filter(None, map(_name, node.bases))}
-            scope = {**vars(typing), **vars(pydantic), **known}
-            exec(compile(ast.Module([node], []), f"<options {name}>", "exec"), scope)
+            module, node = self.classes[name]
+            # Pydantic looks up a class's module for the names in its annotations.
+            scope: dict[str, Any] = {"__name__": f"afield.methods.{module}"}
+            self._execute(node, module, scope)
             self.options[name] = scope[name]
         return self.options[name]
+
+    def _execute(self, node: ast.stmt, module: str, scope: dict[str, Any]) -> None:
+        """Execute one statement of a method file, after those that define the names it uses."""
+        used = {part.id for part in ast.walk(node) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Load)}
+        for name in sorted(used - scope.keys() - vars(builtins).keys()):
+            self._define(name, module, scope)
+        exec(compile(ast.Module([node], []), f"<{module}>", "exec"), scope)
+
+    def _define(self, name: str, module: str, scope: dict[str, Any]) -> None:
+        """Put one name into the scope: another class of options, an import, or a constant of the file."""
+        for statement in self.trees[module].body:
+            if isinstance(statement, ast.ImportFrom) and _is_light(statement.module):
+                for alias in statement.names:
+                    if (alias.asname or alias.name) == name:
+                        scope[name] = getattr(import_module(str(statement.module)), alias.name)
+                        return
+            if _assigned(statement, name) is not None:
+                self._execute(statement, module, scope)
+                return
+        if name in self.classes:
+            scope[name] = self._options_class(name)
 
 
 def _classes(tree: ast.Module) -> list[ast.ClassDef]:
     return [node for node in tree.body if isinstance(node, ast.ClassDef)]
+
+
+def _assigned(statement: ast.stmt, name: str) -> ast.expr | None:
+    """The value of `name = value` or `name: type = value`, if the statement is one."""
+    if isinstance(statement, ast.Assign) and _name(statement.targets[0]) == name:
+        return statement.value
+    if isinstance(statement, ast.AnnAssign) and _name(statement.target) == name:
+        return statement.value
+    return None
+
+
+def _is_light(module: str | None) -> bool:
+    return any(f"{module}.".startswith(f"{light}.") for light in LIGHT)
 
 
 def _name(node: ast.AST) -> str | None:

@@ -14,16 +14,17 @@ PRESETS = files("afield") / "config" / "presets"
 
 @dataclass(frozen=True)
 class Entry:
-    """A method as tables name it: a method's card and the options its preset sets."""
+    """A method under the name that tables use: its card, and the options that its preset sets."""
 
     name: str
     summary: str
     card: Card
     fixed: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """What its preset sets, by section of the config. Of these, the method's own options are what the name means."""
+    """What its preset sets, by section of the config. The options in `method` are what the name stands for, so they
+    cannot be changed; those in other sections are defaults."""
 
     def as_dict(self) -> dict[str, Any]:
-        """What `afield methods --json` says of it."""
+        """What `afield methods --json` prints about it."""
         return {
             "name": self.name,
             "summary": self.summary,
@@ -47,9 +48,16 @@ def list_methods() -> list[str]:
     return sorted({*cards(), *_presets()})
 
 
+def canonical_name(name: str) -> str:
+    """A method's name as tables write it, given in any case; an unknown name comes back unchanged."""
+    if name in cards() or name in _presets():
+        return name
+    return {known.casefold(): known for known in list_methods()}.get(name.casefold(), name)
+
+
 def find_entry(name: str) -> Entry:
-    """The method of a name, or the error with the nearest spelling."""
-    known = cards()
+    """The method of a name in any case, or the error with the nearest spelling."""
+    known, name = cards(), canonical_name(name)
     if name in known:
         return Entry(name, known[name].summary, known[name])
     if name not in _presets():
@@ -60,10 +68,10 @@ def find_entry(name: str) -> Entry:
 
 
 def check_preset(entry: Entry, options: dict[str, Any]) -> None:
-    """Raise if an option contradicts the preset it comes with: a table's row must be what its name says."""
+    """Raise if an option contradicts the method's preset: a row of a table must be what its name says."""
     for key, value in entry.fixed.get("method", {}).items():
         if options.get(key, value) != value:
-            raise AfieldError(f"method '{entry.name}' means method.{key} = {value}, and {options[key]} was asked for")
+            raise AfieldError(f"method '{entry.name}' means method.{key} = {value}, not {options[key]}")
 
 
 def check_sources(entry: Entry, num_sources: int) -> None:

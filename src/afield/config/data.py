@@ -1,4 +1,4 @@
-"""Which images, and which domains are learned from: the parts of a config that are about data."""
+"""The sections `data` and `task` of a config: which images, which domains are sources, which is the target."""
 
 from typing import Literal
 
@@ -11,11 +11,11 @@ Placement = Literal["auto", "resident", "streamed"]
 
 
 OWN_PRESETS = {"digits": "digits", "digit5": "digit5", "digit5-padded": "digit5"}
-"""The presets of data sets that have one of their own; for others the size of their images decides."""
+"""Data sets that have a preset of their own; for others it is chosen by the size of their images."""
 
 
 class DataOptions(BaseModel):
-    """Which images, at what size, and how they reach the device."""
+    """Which images to use, at what size, and how they reach the device."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -23,7 +23,8 @@ class DataOptions(BaseModel):
     preset: str = Field("", description="the settings that suit the images: digits, digit5, small or photos")
     image_size: int = Field(32, ge=8, le=2048, description="height and width in pixels of what the network sees")
     oblong: Oblong = Field(
-        "squash", description="how an oblong image becomes square: squashed, cropped to its middle, or padded in black"
+        "squash",
+        description="how an oblong image is made square: squashed, cropped to its centre, or padded with black",
     )
     augmentation: Augmentation = Field(
         "digits",
@@ -31,19 +32,24 @@ class DataOptions(BaseModel):
     )
     domain_column: str = Field("", description="of a manifest or a Hugging Face data set; none: a column named domain")
     label_column: str = Field("", description="of a manifest or a Hugging Face data set; none: a column named label")
-    skip_bad: bool = Field(False, description="leave out files that are no readable image, and count them")
+    skip_bad: bool = Field(False, description="leave out files that cannot be read as images, and report how many")
     placement: Placement = Field(
-        "auto", description="where images lie in training: all on the device, or streamed to it; auto: by their size"
+        "auto",
+        description="where training images are kept: all on the device, or streamed to it; auto: by their total size",
     )
-    cache_gb: float = Field(20.0, ge=0, description="disk space for decoded images of all data sets; 0 keeps none")
-    workers: int = Field(0, ge=0, le=256, description="processes that decode image files; 0: one for each processor")
+    cache_gb: float = Field(
+        20.0, ge=0, description="disk space for caching decoded images of all data sets; 0: no cache"
+    )
+    workers: int = Field(0, ge=0, le=256, description="processes that decode image files; 0: one per processor")
 
 
 class TaskOptions(BaseModel):
-    """Which domains are learned from, and which is the target."""
+    """Which domains are sources, and which is the target."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
-    kind: TaskKind = Field("uda", description="'uda' sees the target's images without labels, 'dg' never sees them")
-    target: str | None = Field(None, description="the domain to work in")
-    sources: tuple[str, ...] = Field((), description="labelled domains; none named means all but the target")
+    kind: TaskKind = Field("uda", description="'uda' trains on target images without labels, 'dg' on no target images")
+    target: str | None = Field(None, description="the domain to adapt to")
+    sources: tuple[str, ...] = Field(
+        (), description="labelled domains to train on; empty: all labelled domains but the target"
+    )

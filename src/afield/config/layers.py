@@ -1,15 +1,16 @@
-"""The config of a run: defaults, then the data set's preset, the method's preset, a file, and single keys, in turn."""
+"""The config of a run, in layers: defaults, the data set's preset, the method's preset, a file, then single keys."""
 
 import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import tomli_w
 from pydantic import BaseModel
 
-from afield.config.catalogue import PRESETS, check_preset, check_sources, check_target, find_entry
+from afield.config.catalogue import PRESETS, canonical_name, check_preset, check_sources, check_target, find_entry
 from afield.config.data import OWN_PRESETS, DataOptions, TaskOptions
 from afield.config.network import NetworkOptions
 from afield.config.options import MethodOptions, validated
@@ -31,7 +32,7 @@ class Config:
     training: TrainingOptions
 
     def as_dict(self) -> Values:
-        """Plain values by section, as TOML, JSON and checkpoints hold them. What is not set is left out."""
+        """Plain values by section, as stored in TOML, JSON and checkpoints. Keys without a value are left out."""
         sections: dict[str, BaseModel] = {
             "data": self.data, "task": self.task, "network": self.network,
             "method": self.method, "training": self.training,
@@ -41,7 +42,7 @@ class Config:
         return values
 
     def as_toml(self) -> str:
-        """The config as a file that `--config` takes."""
+        """The config as the text of a file that `afield.train(config=...)` and `afield train --config` read."""
         return tomli_w.dumps(self.as_dict())
 
 
@@ -49,10 +50,10 @@ SECTIONS = ("data", "task", "network", "method", "training")
 
 
 def resolve(*layers: Values) -> Config:
-    """The config of layers of given values, later ones first in rank, over the presets they name.
+    """The config from layers of given values on top of the presets they name; later layers override earlier ones.
 
-    Neither the data set nor the backbone is looked for: a checkpoint's config is valid wherever its model is used, and
-    a table is made without torch.
+    Whether the data set and the backbone exist is not checked: a checkpoint's config must be valid where its data is
+    missing, and a table must not import torch.
     """
     given = stack(layers)
     data = validated(DataOptions, "data", given["data"])
@@ -69,7 +70,7 @@ def resolve(*layers: Values) -> Config:
 
 
 def typed(name: str, values: Values) -> Config:
-    """Values as options; what they leave out is at its default."""
+    """The config with these values; missing keys take their defaults."""
     return Config(
         data=validated(DataOptions, "data", values["data"]),
         task=validated(TaskOptions, "task", values["task"]),
@@ -81,9 +82,9 @@ def typed(name: str, values: Values) -> Config:
 
 
 def completed(stored: Values) -> Values:
-    """A stored config with the defaults of the options that are younger than it.
+    """A stored config with defaults for the options that did not exist when it was stored.
 
-    Presets are not asked: what they set today is not what an older run was trained with.
+    Presets are not applied: what they set today is not what an older run was trained with.
     """
     values = merge(stored)
     name = values["method"].pop("name")
@@ -91,9 +92,9 @@ def completed(stored: Values) -> Values:
 
 
 def stack(layers: Iterable[Values]) -> Values:
-    """Layers merged; where one names another method than those below it, what they say of the methods goes.
+    """Merge layers. Where a layer names another method than the layers before it, their method options are dropped.
 
-    So that the stored config of one method's run, with another method named on top, is that other method.
+    So a stored config of one method can be used as the base for another: `--config stored.toml --method other`.
     """
     given = merge()
     for layer in layers:
@@ -111,7 +112,7 @@ def stack(layers: Iterable[Values]) -> Values:
 
 
 def merge(*layers: Values) -> Values:
-    """One set of values: a later layer's key replaces an earlier one's."""
+    """One set of values: keys in later layers override the same keys in earlier ones."""
     merged: Values = {section: {} for section in SECTIONS}
     for layer in layers:
         for section, values in layer.items():
@@ -120,15 +121,28 @@ def merge(*layers: Values) -> Values:
             if not isinstance(values, dict):
                 raise AfieldError(f"config section '{section}' must be a table of keys, not {values!r}")
             merged[section] |= values
+    normalise_names(merged)
     return merged
 
 
+def normalise_names(values: Values) -> None:
+    """Write the method's and the task's names in the case that records and tables use."""
+    for section, key, written in (("method", "name", canonical_name), ("task", "kind", str.lower)):
+        given = values[section].get(key)
+        if isinstance(given, str):
+            values[section][key] = written(given)
+
+
 def data_preset(name: str) -> Values:
-    """The network and recipe that suit a kind of images, if the package has them."""
-    # Looked up, not joined to a path: the name may come from a stranger's checkpoint.
-    files = {file.name: file for file in (PRESETS / "data").iterdir()}
-    file = files.get(f"{name}.toml")
-    return tomllib.loads(file.read_text("utf-8")) if file else {}
+    """The settings of a data preset; empty if there is no preset of that name."""
+    # Looked up, not joined to a path: the name may come from a checkpoint that someone else wrote.
+    return _data_presets().get(name, {})
+
+
+@cache
+def _data_presets() -> dict[str, Values]:
+    files = (PRESETS / "data").iterdir()
+    return {file.name.removesuffix(".toml"): tomllib.loads(file.read_text("utf-8")) for file in files}
 
 
 def read_config(path: Path) -> Values:
@@ -142,12 +156,12 @@ def read_config(path: Path) -> Values:
 
 
 def parse_assignment(text: str) -> dict[str, Any]:
-    """One `section.key=value` of the command line; the value as TOML writes it, or a bare word."""
+    """Parse `section.key=value`; the value is TOML, or a word without quotes."""
     path, equals, value = text.partition("=")
     if not equals or "." not in path:
-        raise AfieldError(f"--set takes section.key=value, not '{text}'")
+        raise AfieldError(f"a setting is written section.key=value, not '{text}'")
     if "\n" in value:
-        raise AfieldError(f"--set takes one section.key=value, not '{text}'")
+        raise AfieldError(f"a setting is one section.key=value on one line, not '{text}'")
     try:
         parsed = tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
@@ -156,7 +170,7 @@ def parse_assignment(text: str) -> dict[str, Any]:
 
 
 def by_section(settings: dict[str, Any]) -> Values:
-    """Settings by `section.key`, or by section and then key, as a layer of a config."""
+    """A layer of a config from settings such as {"training.steps": 3} or {"training": {"steps": 3}}."""
     values: Values = {}
     for path, value in settings.items():
         section, dot, key = path.partition(".")
@@ -168,10 +182,10 @@ def by_section(settings: dict[str, Any]) -> Values:
 
 
 def check_same(config: Config, given: Values) -> None:
-    """Raise if a resumed run is asked to be another run than the one stored."""
+    """Raise if a value given for a resumed run differs from the run's stored config."""
     stored = config.as_dict()
     for section, values in given.items():
         for key, value in values.items():
             has = stored[section].get(key)
             if has != (list(value) if isinstance(value, tuple) else value):
-                raise AfieldError(f"cannot resume with {section}.{key} = {value}: the run there was begun with {has}")
+                raise AfieldError(f"cannot resume with {section}.{key} = {value}: the run was started with {has}")

@@ -1,4 +1,4 @@
-"""Which network: the part of a config that this room understands."""
+"""The section `network` of a config."""
 
 from typing import Annotated, Literal, Self
 
@@ -16,7 +16,7 @@ class NetworkOptions(BaseModel):
     width: int = Field(64, ge=8, description="channels of the digit network's first layer; its map has twice as many")
     pool: Literal["average", "average2x2", "flatten"] = Field(
         "average",
-        description="map to vector: average over all positions, over the cells of a 2x2 grid, or none",
+        description="feature map to vector: average over all positions, over each cell of a 2x2 grid, or flatten",
     )
     hidden: tuple[Annotated[int, Field(ge=1)], ...] = Field(
         (), description="widths of fully connected layers before the classifier"
@@ -24,7 +24,7 @@ class NetworkOptions(BaseModel):
     dropout: float = Field(0.0, ge=0, lt=1, description="dropout after each hidden layer")
     batch_norm: Literal["together", "apart"] = Field(
         "together",
-        description="whether the sources and the target share a step's statistics, or pass the backbone one by one",
+        description="'together': one forward pass, shared statistics; 'apart': sources and target in separate passes",
     )
     pretrained: bool = Field(False, description="start a timm backbone from its ImageNet weights")
 

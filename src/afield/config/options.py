@@ -11,7 +11,7 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 class MethodOptions(BaseModel):
-    """Base of a method's options: typed, strict, and each with a sentence that says what it does."""
+    """Base class of a method's options: typed, strict, each with a description."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
@@ -22,7 +22,7 @@ def validated(model: type[Model], section: str, values: dict[str, Any]) -> Model
         if key not in model.model_fields:
             raise unknown("config key", f"{section}.{key}", [f"{section}.{name}" for name in model.model_fields])
     try:
-        # By way of JSON, so that TOML's arrays become tuples while strictness still refuses "3" for 3.
+        # Through JSON: strict mode then accepts a list for a tuple, and still refuses "3" for 3.
         return model.model_validate_json(json.dumps(values, default=_plain))
     except ValidationError as error:
         first = error.errors()[0]
@@ -35,5 +35,5 @@ def validated(model: type[Model], section: str, values: dict[str, Any]) -> Model
 
 
 def _plain(value: Any) -> Any:
-    """NumPy's and torch's numbers as Python's; what else JSON cannot hold as text, which strictness then refuses."""
+    """Numbers of NumPy and torch as Python numbers; anything else as text, which strict mode then refuses."""
     return value.item() if hasattr(value, "item") else str(value)

@@ -1,4 +1,4 @@
-"""Plans: the methods, targets and seeds of a protocol that a benchmark is to run, from a TOML file."""
+"""Plans: the methods, targets and seeds that a benchmark runs under a protocol, from a TOML file."""
 
 import hashlib
 import json
@@ -12,13 +12,13 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from afield.config.catalogue import list_methods
+from afield.config.catalogue import canonical_name, list_methods
 from afield.config.layers import Config, Values, by_section, completed, read_config, resolve
 from afield.config.options import validated
 from afield.config.protocols import Protocol, find_protocol
 from afield.errors import AfieldError, unknown
 
-# How a run is carried out, which does not decide what comes out of it.
+# Keys that say how a run is carried out and do not change its result.
 HOW_NOT_WHAT = {
     "data": ("placement", "cache_gb", "workers"),
     "training": ("device", "execution", "checkpoint_every"),
@@ -27,7 +27,7 @@ STRICT = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 class PlanRow(BaseModel):
-    """One row of the table to be: a method, with settings of its own under a label of its own."""
+    """One row of the resulting table: a method with its own settings, under its own label."""
 
     model_config = STRICT
 
@@ -37,7 +37,7 @@ class PlanRow(BaseModel):
 
 
 class PlanFile(BaseModel):
-    """What a plan's file may say."""
+    """The content of a plan's file."""
 
     model_config = STRICT
 
@@ -48,12 +48,12 @@ class PlanFile(BaseModel):
     settings: dict[str, Any] = {}
     rows: tuple[dict[str, Any], ...] = ()
     caption: str = ""
-    """What a reader of its table must know, such as how much each row was tuned."""
+    """Printed under its table: what a reader must know, such as how much each row was tuned."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a benchmark's run stands in a table."""
+    """The protocol and the row of a table that a benchmark's run belongs to."""
 
     protocol: str
     version: int
@@ -75,17 +75,17 @@ class Job:
 
     @property
     def seed(self) -> int:
-        """Everything random follows from it."""
+        """The seed of everything random."""
         return self.config.training.seed
 
     @cached_property
     def identity(self) -> str:
-        """What distinguishes the job from every other, as a short text."""
+        """A digest that no other job has."""
         return identity(self.place.protocol, self.place.version, self.place.label, self.config.as_dict())
 
     @property
     def slug(self) -> str:
-        """A folder name that people can read and no other job has."""
+        """A readable folder name that no other job has."""
         label = re.sub(r"[^a-z0-9]+", "-", self.place.label.lower()).strip("-")
         return f"{label[:40]}-{self.target}-seed{self.seed}-{self.identity[:8]}"
 
@@ -94,7 +94,7 @@ class Job:
 
 
 def identity(protocol: str, version: int, label: str, config: Values) -> str:
-    """A digest of all that decides a run's result, except the images."""
+    """A digest of everything that determines a run's result, except the images."""
     decisive = {
         section: {key: value for key, value in values.items() if key not in HOW_NOT_WHAT.get(section, ())}
         for section, values in config.items()
@@ -104,9 +104,9 @@ def identity(protocol: str, version: int, label: str, config: Values) -> str:
 
 
 def identity_of_record(header: dict[str, Any]) -> str | None:
-    """The identity of the job that a run's first line tells of; None if this version of afield has no such job.
+    """The identity of the job that a run's first record describes; None if this version of afield has no such job.
 
-    An option that is younger than the record counts as being at its default there.
+    Options that did not exist when the record was written count as defaults.
     """
     protocol = header["protocol"]
     try:
@@ -116,12 +116,12 @@ def identity_of_record(header: dict[str, Any]) -> str | None:
 
 
 def read_plan_file(path: Path) -> PlanFile:
-    """What a plan's file says."""
+    """Read and check a plan's file."""
     return validated(PlanFile, "plan", read_config(path))
 
 
 def plan_jobs(content: PlanFile) -> list[Job]:
-    """Every run of a plan, resolved; whether the data can serve it is another question."""
+    """Every run of a plan, with its resolved config. The data is not looked at."""
     protocol = find_protocol(content.protocol)
     targets = content.targets or protocol.targets
     for target in targets:
@@ -134,21 +134,20 @@ def plan_jobs(content: PlanFile) -> list[Job]:
 
 
 def plan_rows(content: PlanFile) -> list[PlanRow]:
-    """The methods as rows under their own names, then the labelled rows."""
+    """One row per method, under its own name, then the labelled rows."""
     labelled = [validated(PlanRow, f"plan.rows.{number}", row) for number, row in enumerate(content.rows)]
     for row in labelled:
-        if row.label in list_methods():
-            raise AfieldError(
-                f"row '{row.label}': that is a method's name; a row with settings needs a label of its own"
-            )
-    rows = [*(PlanRow(label=name, method=name) for name in content.methods), *labelled]
+        if canonical_name(row.label) in list_methods():
+            raise AfieldError(f"row '{row.label}': this is a method's name; a row with settings needs another label")
+    methods = [canonical_name(name) for name in content.methods]
+    rows = [*(PlanRow(label=name, method=name) for name in methods), *labelled]
     if not (rows and content.seeds):
         raise AfieldError("a plan needs at least one method and one seed: methods, seeds")
     return rows
 
 
 def check_once(what: str, names: Iterable[object]) -> None:
-    """Raise if something is listed twice."""
+    """Raise if a name is listed twice."""
     names = list(names)
     for name in names:
         if names.count(name) > 1:
@@ -156,7 +155,7 @@ def check_once(what: str, names: Iterable[object]) -> None:
 
 
 def make_job(protocol: Protocol, row: PlanRow, target: str, seed: int, settings: dict[str, Any]) -> Job:
-    """One run, with the config it will have."""
+    """One run, with its resolved config."""
     fixed: Values = {
         "data": {"name": protocol.data, "preset": protocol.preset},
         "task": {"kind": protocol.task, "target": target, "sources": list(protocol.sources)},
@@ -167,15 +166,15 @@ def make_job(protocol: Protocol, row: PlanRow, target: str, seed: int, settings:
     except AfieldError as error:
         raise AfieldError(f"row '{row.label}': {error}") from error
     if config.training.devices > 1:
-        raise AfieldError(f"row '{row.label}': a benchmark gives each run one device: training.devices must be 1")
+        raise AfieldError(f"row '{row.label}': a benchmark trains each run on one device: training.devices must be 1")
     return Job(Place(protocol.name, protocol.version, row.label), config)
 
 
 def plan_settings(settings: dict[str, Any]) -> Values:
-    """A plan's settings, "training.steps" = 3 or training.steps = 3, as a layer of a config."""
+    """A plan's settings as a layer of a config; keys that the plan itself decides are refused."""
     values = by_section(settings)
     for section, keys in values.items():
         for name in keys:
             if section in ("data", "task") or (section, name) in (("method", "name"), ("training", "seed")):
-                raise AfieldError(f"the plan itself decides {section}.{name}; it cannot be a setting")
+                raise AfieldError(f"{section}.{name} is decided by the plan itself; it cannot be a setting")
     return values

@@ -1,4 +1,4 @@
-"""Protocols: what must be equal for two figures to be comparable, by name; and the figures others published."""
+"""Protocols, by name: what two results must share to be comparable; and the results that others published."""
 
 import json
 import tomllib
@@ -16,9 +16,9 @@ PublishedFigures = dict[str, float]
 
 
 class Protocol(BaseModel):
-    """Data, task and targets under one name. Network and recipe are those of the preset.
+    """Data, task and targets under one name. Network and training settings are those of the preset.
 
-    Whoever changes what a figure means raises the version.
+    A change that makes results incomparable with earlier ones needs a new version.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
@@ -27,18 +27,18 @@ class Protocol(BaseModel):
     version: int
     data: str
     preset: str
-    """The settings in `config/presets/data` that the figures were made with."""
+    """The file in `config/presets/data` with the settings of all its runs."""
     task: TaskKind
     targets: tuple[str, ...]
     sources: tuple[str, ...] = ()
-    """The labelled domains; none named means all but the target."""
+    """The labelled domains; empty: all but the target."""
     published: str | None = None
-    """The benchmark in published.json whose figures may stand beside ours."""
+    """The benchmark in published.json whose results are shown beside ours."""
 
 
 @cache
 def protocols() -> dict[str, Protocol]:
-    """All protocols of the package by name."""
+    """All protocols of the package, by name."""
     files = (PRESETS / "protocols").iterdir()
     found = [validated(Protocol, file.name, tomllib.loads(file.read_text("utf-8"))) for file in files]
     return {protocol.name: protocol for protocol in sorted(found, key=lambda protocol: protocol.name)}
@@ -58,11 +58,11 @@ def _published() -> dict[str, Any]:
 
 
 def published_source() -> str:
-    """Where the published figures stand."""
+    """The paper that the published results are from."""
     return str(_published()["source"])
 
 
 def published_figures(benchmark: str) -> dict[str, PublishedFigures]:
-    """A benchmark's published accuracies in percent: by method, then by target, and `average`."""
+    """A benchmark's published accuracies in percent, by method, then by target and `average`."""
     content = _published()["benchmarks"][benchmark]
     return {name: dict(zip(content["columns"], row, strict=True)) for name, row in content["methods"].items()}

@@ -1,4 +1,4 @@
-"""Configs and records of version 0.1.0, in the words of today."""
+"""Configs and records of version 0.1.0, converted to the present names."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ POOLS = {"pool": "average", "pool2": "average2x2"}
 
 
 def upgraded(config: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """A stored config as this version writes it; one that is of this version comes back as it is."""
+    """A stored config as this version writes it; a config of this version comes back unchanged."""
     if "image_size" in config["data"]:
         return config
     data, training, network = dict(config["data"]), dict(config["training"]), dict(config["network"])
@@ -25,7 +25,7 @@ def upgraded(config: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 
 def upgraded_record(record: dict[str, Any]) -> dict[str, Any]:
-    """A line of a file of records, likewise."""
+    """The same for one line of a file of records."""
     if isinstance(record.get("config"), dict) and "image_size" not in record["config"].get("data", {"image_size": 0}):
         record = {**record, "config": upgraded(record["config"])}
         if isinstance(record.get("protocol"), dict) and record["protocol"].get("data") == "digit5":

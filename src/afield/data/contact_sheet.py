@@ -1,42 +1,76 @@
-"""A sheet of examples of every domain, for a person to look at."""
+"""A sheet of example images of every domain, for a person to look at."""
 
+from itertools import chain, islice, zip_longest
 from pathlib import Path
 
-import matplotlib
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from afield.data.domain import DomainSet, Split
-from afield.data.images import Pixels
+from afield.data.pixels import shrunk, to_rgb, upright
 
 _TILE = 64
 _GAP = 6
 _MARGIN = 16
 _TEXT_SIZE = 22
+_WIDEST_NAME = 320
+MOST_ROWS = 100
+"""Of a data set with more domains the sheet shows the first, and says how many are left out."""
 
 
 def contact_sheet(data: DomainSet, per_domain: int = 20) -> Image.Image:
-    """One row a domain: its name, then training images, as many of each class as fit, in the order of the classes."""
-    path = Path(matplotlib.get_data_path(), "fonts", "ttf", "DejaVuSans.ttf")
-    font = ImageFont.truetype(path, _TEXT_SIZE)
-    rows = {name: _examples(domain.train, len(data.classes), per_domain) for name, domain in data.domains.items()}
-    text_width = round(max(font.getlength(name) for name in rows))
-    first = _MARGIN + text_width + _MARGIN
+    """One row per domain: its name, then training images in the order of the classes, equally many of each class."""
+    font = _font()
+    shown = dict(islice(data.domains.items(), MOST_ROWS))
+    rows = [
+        (_shortened(name, font), [_tile(domain.train, index) for index in _examples(domain.train, per_domain)])
+        for name, domain in shown.items()
+    ]
+    if len(data.domains) > len(shown):
+        rows.append((f"and {len(data.domains) - len(shown)} more domains", []))
+    first = _MARGIN + round(max(font.getlength(name) for name, _ in rows)) + _MARGIN
     step = _TILE + _GAP
-    columns = max(len(images) for images in rows.values())
+    columns = max(len(tiles) for _, tiles in rows)
     sheet = Image.new("RGB", (first + columns * step - _GAP + _MARGIN, len(rows) * step - _GAP + 2 * _MARGIN), "white")
     pen = ImageDraw.Draw(sheet)
-    for row, (name, images) in enumerate(rows.items()):
+    for row, (name, tiles) in enumerate(rows):
         top = _MARGIN + row * step
         pen.text((_MARGIN, top + _TILE / 2), name, "black", font, "lm")
-        for column, image in enumerate(images):
-            tile = Image.fromarray(image).resize((_TILE, _TILE), Image.Resampling.BICUBIC)
-            sheet.paste(tile, (first + column * step, top))
+        for column, tile in enumerate(tiles):
+            corner = (first + column * step + (_TILE - tile.width) // 2, top + (_TILE - tile.height) // 2)
+            sheet.paste(tile, corner)
     return sheet
 
 
-def _examples(split: Split, classes: int, count: int) -> Pixels:
-    """The first images of each class; the first classes give one more where the count does not divide evenly."""
-    wanted = [count // classes + (label < count % classes) for label in range(classes)]
-    chosen = [np.flatnonzero(split.labels == label)[:number] for label, number in enumerate(wanted)]
-    return split.images.read(np.concatenate(chosen))
+def _font() -> ImageFont.FreeTypeFont:
+    import matplotlib  # takes a moment, and only for its font: Pillow's own has few letters beyond English
+
+    return ImageFont.truetype(Path(matplotlib.get_data_path(), "fonts", "ttf", "DejaVuSans.ttf"), _TEXT_SIZE)
+
+
+def _shortened(name: str, font: ImageFont.FreeTypeFont) -> str:
+    """A name on one line, cut in its middle if it is too long: both ends may tell it from others."""
+    name = "".join(letter if letter.isprintable() else " " for letter in name)
+    short, kept = name, len(name)
+    while font.getlength(short) > _WIDEST_NAME:
+        kept -= 1
+        short = f"{name[: (kept + 1) // 2]}\u2026{name[len(name) - kept // 2 :]}"
+    return short
+
+
+def _examples(split: Split, count: int) -> list[int]:
+    """Indices of images: from each class in turn until there are enough; evenly spread where there are no labels."""
+    labels = split.labels
+    if labels is None:
+        return [int(index) for index in np.unique(np.linspace(0, len(split) - 1, min(count, len(split))).round())]
+    of_classes = [np.flatnonzero(labels == label)[:count].tolist() for label in np.unique(labels)]
+    in_turn = (index for index in chain.from_iterable(zip_longest(*of_classes)) if index is not None)
+    return sorted(islice(in_turn, count), key=lambda index: (labels[index], index))
+
+
+def _tile(split: Split, index: int) -> Image.Image:
+    """An image of any size as large as fits into a tile, with its own proportions."""
+    image = to_rgb(upright(shrunk(split.images.original(index), _TILE)))
+    scale = _TILE / max(image.size)
+    size = (max(1, round(image.width * scale)), max(1, round(image.height * scale)))
+    return image.resize(size, Image.Resampling.BICUBIC)

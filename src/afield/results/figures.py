@@ -1,4 +1,4 @@
-"""From records to figures: one accuracy a run, chosen by a selector that does not look at the target."""
+"""From records to figures: one accuracy per run, chosen by a selector that does not use the target's labels."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from afield.results.selection import check_headline, select, target_score
 from afield.results.settings import unusual_settings
 
 UNNAMED = "none"
-# Of one table's records these must be equal, or else the table would show what cannot be compared.
+# These must be equal in all records of a table, or its figures could not be compared.
 COMPARABLE = {"version": "versions of the protocol", "data": "data sets", "checksum": "images of the data set"}
 
 
@@ -27,28 +27,28 @@ class Figure:
     target: str
     seed: int
     preset: str
-    """Of the data: what its usual settings are."""
+    """The preset of its data, which says what the usual settings are."""
     settings: dict[str, str]
-    """What the run sets otherwise than its protocol and its method do."""
+    """The settings that differ from those of its protocol and its method."""
     accuracy: float
-    """On the target's test images, in percent, at the evaluation the selector chose."""
+    """On the target's test images, in percent, at the evaluation that the selector chose."""
 
 
 @dataclass(frozen=True)
 class Figures:
-    """The results of runs that may stand in one table."""
+    """The results of runs that can be compared in one table."""
 
     runs: list[Figure]
     header: Record
-    """The protocol as the records tell it."""
+    """The protocol as stored in the records."""
     protocol: Protocol | None
-    """The protocol as this version of afield knows it, if it does."""
+    """The protocol as defined in this version of afield; None if it is not."""
     planned: tuple[str, ...] = ()
-    """The targets that a plan names, if there is one and it does."""
+    """The targets that the plan names, if there is a plan and it names any."""
 
     @property
     def targets(self) -> list[str]:
-        """All that an average is over: the plan's targets or the protocol's, or without a protocol those there are."""
+        """The targets to average over: those of the plan, else of the protocol, else those with results."""
         there = {figure.target for figure in self.runs}
         wanted = self.planned or (self.protocol.targets if self.protocol else ())
         if wanted:
@@ -59,10 +59,10 @@ class Figures:
 def read_figures(
     paths: Sequence[Path], selector: str, wanted: str | None = None, plan: PlanFile | None = None
 ) -> Figures:
-    """The figures of all finished runs in files of records, or in folders that hold one; of one protocol, or plan."""
+    """The figures of all finished runs in some files of records, or folders with one, of one protocol or plan."""
     check_headline(selector)
     if wanted and plan:
-        raise AfieldError("a plan names its protocol: --plan and --protocol exclude each other")
+        raise AfieldError("a plan names its protocol: plan and protocol cannot both be given")
     try:
         runs = [run for path in paths for run in runs_at(path)]
         runs = of_plan(runs, plan) if plan else of_one_protocol(runs, wanted)
@@ -77,7 +77,7 @@ def read_figures(
 
 
 def runs_at(path: Path) -> list[list[Record]]:
-    """The finished runs of a file, or of the records in a folder."""
+    """The finished runs in a file of records, or in a folder with one."""
     file = path / "records.jsonl" if path.is_dir() else path
     runs = read_runs(file)
     if not runs:
@@ -86,7 +86,7 @@ def runs_at(path: Path) -> list[list[Record]]:
 
 
 def of_plan(runs: list[list[Record]], plan: PlanFile) -> list[list[Record]]:
-    """The runs of a plan, in its order."""
+    """The runs that belong to a plan, in its order."""
     places = {job.identity: place for place, job in enumerate(plan_jobs(plan))}
     found = [(places[identity], run) for run in runs if (identity := identity_of_record(run[0])) in places]
     if not found:
@@ -95,39 +95,39 @@ def of_plan(runs: list[list[Record]], plan: PlanFile) -> list[list[Record]]:
 
 
 def of_one_protocol(runs: list[list[Record]], wanted: str | None) -> list[list[Record]]:
-    """The runs of the wanted protocol, or of the only one; an error if they are not comparable."""
+    """The runs of the wanted protocol, or of the only one; an error if they cannot be compared."""
     by_name: dict[str, list[list[Record]]] = {}
     for run in runs:
         by_name.setdefault(run[0]["protocol"].get("name", UNNAMED), []).append(run)
     if wanted is None and len(by_name) > 1:
-        raise AfieldError(f"these are records of several protocols ({', '.join(by_name)}); --protocol picks one")
+        raise AfieldError(f"these are records of several protocols: {', '.join(by_name)}; choose one with protocol")
     if wanted is not None and wanted not in by_name:
         raise unknown("protocol in these records", wanted, by_name)
     chosen = by_name[wanted] if wanted else runs
     for key, what in COMPARABLE.items():
         if len({run[0]["protocol"].get(key) for run in chosen}) > 1:
-            raise AfieldError(f"these records cannot stand in one table: they are of different {what}")
+            raise AfieldError(f"these records cannot be in one table: they are of different {what}")
     return chosen
 
 
 def make_figure(records: list[Record], selector: str, protocol: Protocol | None) -> Figure:
-    """What a table needs of one run's records."""
+    """The figure of one run, from its records."""
     config = records[0]["config"]
-    method, seed = config["method"]["name"], config["training"]["seed"]
+    method, seed, target = config["method"]["name"], config["training"]["seed"], config["task"].get("target")
     label = records[0].get("label", method)
     if not evaluations(records):
         raise AfieldError(f"a run of {label} with seed {seed} has no evaluation")
     chosen = select(evaluations(records), selector)
     if not chosen["target"]:
         raise AfieldError(f"a run of {label} with seed {seed} has no target, and a table is about targets")
+    if any(result["accuracy"] is None for result in chosen["target"].values()):
+        raise AfieldError(f"target '{target}' of {label} with seed {seed} has no labels, and a table is about accuracy")
     settings = unusual_settings(config, protocol)
-    return Figure(
-        label, method, config["task"]["target"], seed, config["data"]["preset"], settings, 100 * target_score(chosen)
-    )
+    return Figure(label, method, target, seed, config["data"]["preset"], settings, 100 * target_score(chosen))
 
 
 def distinct(runs: list[Figure]) -> list[Figure]:
-    """Each run once, however often it is recorded; an error if the records of one run disagree."""
+    """Each run once, however often it is recorded; an error if two records of a run differ."""
     found: dict[tuple[Any, ...], Figure] = {}
     for run in runs:
         key = (run.label, run.target, run.seed, *run.settings.items())

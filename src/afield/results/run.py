@@ -1,4 +1,4 @@
-"""A finished run, read from the records in its folder."""
+"""The result of a finished run, read from the records in its folder."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +11,7 @@ from afield.results.selection import check_headline, select, source_score
 
 @dataclass(frozen=True, repr=False)
 class Run:
-    """A finished run, seen through a selector."""
+    """A finished run, and the evaluation that a selector chose."""
 
     folder: Path
     selector: str
@@ -47,18 +47,18 @@ class Run:
 
     @property
     def seconds(self) -> float:
-        """How long the whole run trained."""
+        """How long the whole run took to train."""
         return float(self.records[-1]["seconds"])
 
     def select(self, selector: str) -> "Run":
-        """The same run through another selector."""
+        """The same run with another selector."""
         return read_run(self.folder, selector)
 
 
 def read_run(folder: Path, selector: str = "last") -> Run:
-    """The result of a finished run from the records in its folder."""
+    """The result of the finished run in a folder."""
     check_headline(selector)
     records = read_records(RunFolder(folder).records)
     if not records or records[-1]["event"] != "end":
-        raise AfieldError(f"the run in {folder} has not ended; --resume continues it")
+        raise AfieldError(f"the run in {folder} has not ended; resume continues it")
     return Run(folder, selector, select(evaluations(records), selector), records)

@@ -1,7 +1,7 @@
 """Choosing one evaluation of a run: a pure function over its records.
 
-A figure is never shown without its selector. `last` and `source-val` are fit for headlines; `oracle` looks at the
-target's labels and says what could at best have been reached.
+A result is never shown without its selector. `last` and `source-val` may choose the results that are reported;
+`oracle` chooses by the target's labels, and so gives an upper bound.
 """
 
 from collections.abc import Sequence
@@ -15,26 +15,29 @@ SELECTORS = (*HEADLINE_SELECTORS, "oracle")
 
 
 def source_score(evaluation: Record) -> float:
-    """Mean accuracy over the sources' held-out images, each source counting the same."""
+    """Mean of the sources' accuracies on held-out images; every source has the same weight."""
     return fmean(result["accuracy"] for result in evaluation["sources"].values())
 
 
 def target_score(evaluation: Record) -> float:
-    """Accuracy on the target. For choosing, this is looking at the answers."""
+    """Accuracy on the target. It needs the target's labels, so no reported result may be chosen by it."""
+    without = [name for name, result in evaluation["target"].items() if result["accuracy"] is None]
+    if without:
+        raise AfieldError(f"target '{without[0]}' has no labels, so its accuracy is unknown")
     return fmean(result["accuracy"] for result in evaluation["target"].values())
 
 
 def information_score(evaluation: Record) -> float:
-    """How sure and how varied the predictions on the target are, in nats: the information they give about its classes.
+    """How certain and how varied the predictions on the target are, in nats: a score that needs no labels.
 
-    The entropy of the mean prediction less the mean entropy. Sure predictions alone would do for a network that says
-    the same of every image. It needs no label: what choosing settings for a target may go by.
+    It is the entropy of the mean prediction minus the mean entropy of the predictions. Certainty alone would not do: a
+    network that predicts one class for every image is certain too.
     """
     return fmean(result["diversity"] - result["entropy"] for result in evaluation["unlabelled"].values())
 
 
 def check_headline(selector: str) -> None:
-    """Raise unless a result may be chosen by this selector: no looking at the target."""
+    """Raise unless reported results may be chosen by this selector, that is without the target's labels."""
     if selector == "oracle":
         instead = " or ".join(HEADLINE_SELECTORS)
         raise AfieldError(f"a result is never chosen by 'oracle', which looks at the target's labels: take {instead}")
@@ -43,7 +46,7 @@ def check_headline(selector: str) -> None:
 
 
 def select(evaluations: Sequence[Record], selector: str) -> Record:
-    """The evaluation a selector chooses; of equals, the earliest."""
+    """The evaluation that a selector chooses; the earliest of equally good ones."""
     if selector not in SELECTORS:
         raise unknown("selector", selector, SELECTORS)
     if not evaluations:

@@ -10,7 +10,7 @@ from afield.results.table import Row, Table
 
 
 def as_text(table: Table) -> TextTable:
-    """For a terminal of 120 columns; the published figures stand on a second line under ours."""
+    """For a terminal of 120 columns; published figures are on a second line below ours."""
     above = f"{title(table)}, selector {table.selector}"
     text = TextTable(
         title=above, min_width=len(above), box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0)
@@ -25,7 +25,7 @@ def as_text(table: Table) -> TextTable:
 
 
 def as_markdown(table: Table, comparisons: list[str]) -> str:
-    """For documents, with its notes."""
+    """For documents, including the notes."""
     lines = [headers(table), ["---", *["---:"] * (len(headers(table)) - 1)]]
     for row in table.rows:
         lines.append([row.name, *cells(table, row)])
@@ -49,7 +49,7 @@ def as_values(table: Table) -> dict[str, Any]:
 
 
 def remarks(table: Table, comparisons: list[str]) -> list[str]:
-    """What stands under a table, paragraph by paragraph."""
+    """The paragraphs below a table."""
     how = "On the average, seed by seed" if average_of(table) else "Seed by seed"
     compared = [f"{how}: {'; '.join(comparisons)}."] if comparisons else []
     return [*compared, *table.notes]
@@ -61,7 +61,7 @@ def title(table: Table) -> str:
 
 
 def average_of(table: Table) -> list[str]:
-    """The last column's name, where there is more than one target to have."""
+    """The name of the last column, if there is more than one target to average over."""
     return ["average"] if table.averaged else []
 
 
@@ -76,6 +76,6 @@ def cells(table: Table, row: Row) -> list[str]:
 
 
 def published_cells(table: Table, row: Row) -> list[str]:
-    """The published figures, as they were published."""
+    """The published figures, with the digits they were published with."""
     figures = row.published or {}
     return [f"{figures[name]:g}" if name in figures else "-" for name in (*table.columns, *average_of(table))]

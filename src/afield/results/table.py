@@ -1,4 +1,4 @@
-"""Tables: a row a method, mean and spread over its seeds, with the published figures beside ours."""
+"""Tables: one row per method, mean and spread over its seeds, with published figures beside ours."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,40 +12,43 @@ from afield.results.figures import Figure, Figures, read_figures
 from afield.results.settings import usual_settings, written
 from afield.results.summary import Summary
 
-MEANINGS = {"last": "the end of training", "source-val": "the evaluation best on the sources' held-out images"}
-# Rows stand in the order of the paper's tables; others follow.
+MEANINGS = {
+    "last": "the end of training",
+    "source-val": "the evaluation with the best accuracy on held-out source images",
+}
+# Rows are in the order of the paper's tables; others follow.
 ORDER = tuple(published_figures("digit5"))
 
 
 @dataclass(frozen=True)
 class Row:
-    """A method, or a variant of one, over its seeds."""
+    """The results of a method, or of a variant of it, over its seeds."""
 
     name: str
     targets: dict[str, Summary]
     averages: dict[int, float]
-    """The average over all targets, by seed; only of seeds that have them all."""
+    """The average over all targets, by seed; only of seeds that have results on all of them."""
     published: PublishedFigures | None
 
     @property
     def average(self) -> Summary:
-        """Taken seed by seed, so that its spread is that of the average."""
+        """The averages per seed, summarised: the spread is that of the average."""
         return Summary.of(list(self.averages.values()))
 
 
 @dataclass(frozen=True)
 class Table:
-    """The rows of one protocol under one selector, and what a reader must know of them."""
+    """The rows of one protocol under one selector, and the notes a reader needs."""
 
     protocol: str | None
     data: str
     selector: str
     columns: dict[str, str]
-    """The targets, each with the name it is shown by: a star marks one that afield rendered."""
+    """The targets, each with the name shown: a star marks one that afield rendered."""
     rows: list[Row]
     notes: list[str]
     averaged: bool
-    """Whether an average is of more than one target."""
+    """Whether there is more than one target to average over."""
 
     def row(self, name: str) -> Row:
         """The row of a name, or the error with the nearest spelling."""
@@ -55,11 +58,11 @@ class Table:
         return rows[name]
 
     def compare(self, first: str, second: str) -> str:
-        """How far one row is above another on the average over targets, seed by seed, with the standard error."""
+        """The mean difference of two rows' averages over targets, seed by seed, with its standard error."""
         ours, theirs = self.row(first).averages, self.row(second).averages
         gains = [ours[seed] - theirs[seed] for seed in ours if seed in theirs]
         if len(gains) < 2:
-            return f"`{first}` over `{second}`: too few seeds that have all targets in both"
+            return f"`{first}` over `{second}`: too few seeds with all targets in both"
         error, ahead = stdev(gains) / len(gains) ** 0.5, sum(gain > 0 for gain in gains)
         result = f"{fmean(gains):+.1f} ± {error:.1f} (standard error), ahead in {ahead} of {len(gains)}"
         return f"`{first}` over `{second}`: {result}"
@@ -68,7 +71,7 @@ class Table:
 def make_table(
     paths: Sequence[Path], selector: str = "last", protocol: str | None = None, plan: Path | None = None
 ) -> Table:
-    """The table of all finished runs in some files of records, or in folders that hold one; or of a plan's alone."""
+    """The table of all finished runs in some files of records, or folders with one; with a plan, of its runs alone."""
     content = read_plan_file(plan) if plan else None
     figures = read_figures(paths, selector, protocol, content)
     there, stand_ins = {run.target for run in figures.runs}, figures.header.get("stand_ins", [])
@@ -81,28 +84,28 @@ def make_table(
 
 
 def make_rows(figures: Figures) -> list[Row]:
-    """Runs that differ in more than target and seed are in rows of their own, which name the difference."""
+    """The rows. Runs that differ in more than target and seed are in separate rows, which name the difference."""
     protocol = figures.protocol
     published = published_figures(protocol.published) if protocol and protocol.published else {}
-    if protocol and len(figures.targets) < len(protocol.targets):  # what is published is no average over some of them
+    if protocol and len(figures.targets) < len(protocol.targets):  # the published average is over all targets
         published = {method: {t: row[t] for t in figures.targets if t in row} for method, row in published.items()}
     shared = shared_settings(figures.runs)
     rows: dict[str, list[Figure]] = {}
     for run in sorted(figures.runs, key=row_order):
         variants = [other for other in figures.runs if other.label == run.label]
         rows.setdefault(row_name(run, shared, shared_settings(variants)), []).append(run)
-    # Published figures stand once: beside the method as it is, or where only variants are here, the first of them.
+    # Published figures are shown once: with the method itself or, if there are only variants, with the first.
     return [make_row(name, runs, figures.targets, published.pop(runs[0].method, None)) for name, runs in rows.items()]
 
 
 def row_order(run: Figure) -> tuple[int, bool, int]:
-    """By method; then the method itself before its labelled variants, and the usual before the unusual."""
+    """By method; the method itself before its labelled variants, and usual settings before unusual ones."""
     place = ORDER.index(run.method) if run.method in ORDER else len(ORDER)
     return place, run.label != run.method, len(run.settings)
 
 
 def shared_settings(runs: Sequence[Figure]) -> dict[str, str]:
-    """The unusual settings that all runs have: they are named once, under the table."""
+    """The unusual settings that all runs share: they are named once, below the table."""
     first, *others = (run.settings for run in runs)
     return {key: value for key, value in first.items() if all(other.get(key) == value for other in others)}
 
@@ -110,7 +113,7 @@ def shared_settings(runs: Sequence[Figure]) -> dict[str, str]:
 def row_name(run: Figure, shared: dict[str, str], of_label: dict[str, str]) -> str:
     """The label, with the unusual settings that not all rows share.
 
-    A label that is no method's name stands for the method's options that all runs under it have.
+    A label other than the method's name stands for the method options that all its runs share.
     """
     own = {key: value for key, value in run.settings.items() if key not in shared}
     if run.label != run.method:
@@ -119,7 +122,7 @@ def row_name(run: Figure, shared: dict[str, str], of_label: dict[str, str]) -> s
 
 
 def make_row(name: str, runs: list[Figure], targets: list[str], published: PublishedFigures | None) -> Row:
-    """Means and spreads over one row's runs."""
+    """Means and spreads over the runs of one row."""
     accuracy = {(run.target, run.seed): run.accuracy for run in runs}
     seeds = sorted({run.seed for run in runs})
     cells = {t: Summary.of([accuracy[t, seed] for seed in seeds if (t, seed) in accuracy]) for t in targets}
@@ -129,7 +132,7 @@ def make_row(name: str, runs: list[Figure], targets: list[str], published: Publi
 
 
 def make_notes(figures: Figures, rows: list[Row], columns: dict[str, str], selector: str) -> list[str]:
-    """What a reader must know to read the figures."""
+    """What a reader must know to understand the figures."""
     notes = [
         "Target test accuracy in percent, mean ± standard deviation (runs). "
         f"Selector `{selector}`: {MEANINGS[selector]}.{_test_images(figures, columns)}"
@@ -145,7 +148,7 @@ def make_notes(figures: Figures, rows: list[Row], columns: dict[str, str], selec
     if starred:
         notes.append(
             f"{', '.join(starred)}: rendered by afield in place of the published images. These figures cannot be "
-            "compared with the published ones, nor can the averages; as sources the images are part of all figures."
+            "compared with the published ones, nor can the averages; all other figures have these images as a source."
         )
     return notes
 
@@ -155,5 +158,5 @@ def _test_images(figures: Figures, columns: dict[str, str]) -> str:
     if not counts:
         return ""
     if len(set(counts.values())) == 1:
-        return f" Test images: {next(iter(counts.values()))} a target."
+        return f" Test images: {next(iter(counts.values()))} per target."
     return f" Test images: {', '.join(f'{name} {n}' for name, n in counts.items())}."

@@ -38,5 +38,6 @@ class Board:
                 curves |= {f"{group}-from/{domain}/{k}": v for k, v in result.get("views", {}).items()}
                 curves |= {f"gates/{domain}/{k}": v for k, v in result.get("gates", {}).items()}
         for name, value in curves.items():
-            self.writer.add_scalar(name, value, evaluation["step"])
+            if value is not None:  # the accuracy of a target without labels
+                self.writer.add_scalar(name, value, evaluation["step"])
         self.writer.flush()

@@ -1,0 +1,126 @@
+"""Tables that the command line prints: the result of a run, an evaluation, a data set. Nothing here imports torch."""
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.table import Table
+
+from afield.data.domain import Domain, DomainSet, Split
+from afield.results.run import Run
+from afield.results.summary import percent
+
+MOST_CLASSES = 12
+"""Of more classes than these, a table shows the smallest and the largest only."""
+DOMAINS_PER_TABLE = 6
+LEFT: Literal["left"] = "left"
+RIGHT: Literal["right"] = "right"
+LABELLED_SPLITS = ("train", "validation", "test")
+
+
+def printable(text: str) -> str:
+    """A name from a file or a stranger without control characters, which could change a terminal's state."""
+    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
+
+
+def make_table(title: str, text: Sequence[str], numbers: Sequence[str], more_text: Sequence[str] = ()) -> Table:
+    """An empty table with columns of text, then of numbers, then of text again."""
+    table = Table(title=printable(title))
+    for names, justify in ((text, LEFT), (numbers, RIGHT), (more_text, LEFT)):
+        for name in names:
+            table.add_column(printable(name), justify=justify, overflow="fold")
+    return table
+
+
+def run_table(run: Run) -> Table:
+    """The result of one run."""
+    title = f"{run.folder}: step {run.step}, {run.seconds:.0f} s, selector {run.selector}"
+    table = make_table(title, ["domain", "role"], ["accuracy", "test images"])
+    for role, results in (("source", run.evaluation["sources"]), ("target", run.evaluation["target"])):
+        for domain, result in results.items():
+            table.add_row(printable(domain), role, percent(result["accuracy"]), str(result["n"]))
+    return table
+
+
+def evaluation_table(title: str, results: dict[str, Any]) -> Table:
+    """Accuracies by domain."""
+    table = make_table(title, ["domain"], ["accuracy", "test images"])
+    for domain, result in results.items():
+        table.add_row(printable(domain), percent(result["accuracy"]), str(result["n"]))
+    return table
+
+
+def data_tables(data: DomainSet) -> list[Table]:
+    """A data set: its domains, then how many images of each class they have."""
+    return [domain_table(data), *(class_tables(data) if len(data.classes) <= MOST_CLASSES else [extremes_table(data)])]
+
+
+def domain_table(data: DomainSet) -> Table:
+    """The domains: images per split, image sizes, origin."""
+    title = f"{data.name}: {len(data.domains)} domains, {len(data.classes)} classes"
+    splits = {name: distinct_splits(domain) for name, domain in data.domains.items()}
+    parts = [part for part in (*LABELLED_SPLITS, "unlabelled") if any(part in of for of in splits.values())]
+    table = make_table(title, ["domain"], parts, ["image size", "origin"])
+    for name, domain in data.domains.items():
+        counts = [str(len(splits[name][part])) if part in splits[name] else "-" for part in parts]
+        table.add_row(printable(name), *counts, image_size(domain), printable(domain.origin))
+    return table
+
+
+def distinct_splits(domain: Domain) -> dict[str, Split]:
+    """The splits by name, each image in one of them: an unlabelled domain has the same images in `train` and `test`."""
+    return domain.splits if domain.labelled else {"unlabelled": domain.train}
+
+
+def image_size(domain: Domain) -> str:
+    """Width and height in pixels: one size, or the median and the sizes of the smallest and the largest image."""
+    sizes = np.concatenate([split.images.sizes() for split in distinct_splits(domain).values()])
+    if not len(sizes):
+        return "-"
+    area = sizes.prod(axis=1)
+    smallest, largest = sizes[area.argmin()], sizes[area.argmax()]
+    if (sizes == sizes[0]).all():
+        return _pixels(smallest)
+    return f"{_pixels(np.median(sizes, axis=0))} ({_pixels(smallest)} to {_pixels(largest)})"
+
+
+def _pixels(size: NDArray[Any]) -> str:
+    return f"{int(size[0])}x{int(size[1])}"  # without a space, so that no line breaks inside it
+
+
+def class_tables(data: DomainSet) -> list[Table]:
+    """Images per class and split, one row per class; several tables where there are many domains."""
+    labelled = {name: domain for name, domain in data.domains.items() if domain.labelled}
+    parts = [part for part in LABELLED_SPLITS if any(part in domain.splits for domain in labelled.values())]
+    tables = []
+    for start in range(0, len(labelled), DOMAINS_PER_TABLE):
+        names = list(labelled)[start : start + DOMAINS_PER_TABLE]
+        table = make_table(f"images per class: {' / '.join(parts)}", ["class"], names)
+        counts = [{part: class_counts(data, labelled[name], part) for part in parts} for name in names]
+        for label, title in enumerate(data.classes):
+            cells = [" / ".join(str(of[part][label]) if of[part] else "-" for part in parts) for of in counts]
+            table.add_row(printable(title), *cells)
+        tables.append(table)
+    return tables
+
+
+def extremes_table(data: DomainSet) -> Table:
+    """How many classes each labelled domain has, and its smallest and largest class over all splits."""
+    table = make_table("classes", ["domain"], ["classes"], ["smallest class", "largest class"])
+    for name, domain in data.domains.items():
+        if domain.labelled:
+            counts = np.sum([of for part in LABELLED_SPLITS if (of := class_counts(data, domain, part))], axis=0)
+            there = np.flatnonzero(counts)
+            ends = [there[counts[there].argmin()], there[counts[there].argmax()]] if len(there) else []
+            shown = [f"{printable(data.classes[label])} ({counts[label]})" for label in ends] or ["-", "-"]
+            table.add_row(printable(name), str(len(there)), *shown)
+    return table
+
+
+def class_counts(data: DomainSet, domain: Domain, part: str) -> list[int]:
+    """Images of each class in a split; empty where there is no such split."""
+    split = domain.splits.get(part)
+    if split is None or split.labels is None:
+        return []
+    return [int(count) for count in np.bincount(split.labels, minlength=len(data.classes))]

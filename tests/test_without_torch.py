@@ -1,0 +1,74 @@
+"""Commands that need no torch do not import it, nor other slow libraries: they must answer at once."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SLOW = ("torch", "lightning", "timm", "torchvision", "matplotlib", "sklearn", "skimage", "scipy", "h5py", "pyarrow")
+# Calls the command line with the words that follow, then says which of the libraries are loaded.
+CODE = f"""
+import json, sys
+from afield.app.cli import main
+try:
+    main()
+except SystemExit as stopped:
+    code = stopped.code
+print(json.dumps([code or 0, [name for name in {SLOW} if name in sys.modules]]), file=sys.stderr)
+"""
+
+
+def call(*words):
+    """The exit code of a command, and the slow libraries it imported."""
+    done = subprocess.run([sys.executable, "-c", CODE, *words], capture_output=True, text=True, cwd=ROOT)
+    return json.loads(done.stderr.splitlines()[-1])
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--version"],
+        ["--help"],
+        ["train", "--help"],
+        ["methods"],
+        ["methods", "--json"],
+        ["data"],
+        ["table", "results/digits", "--plan", "plans/digits.toml"],
+        ["table", "results/digits", "--protocol", "digits/embedded", "--markdown"],
+    ],
+    ids=" ".join,
+)
+def test_a_command_that_needs_no_slow_library_imports_none(words):
+    assert call(*words) == [0, []]
+
+
+def test_data_show_imports_no_torch(tmp_path):
+    from afield.data.registry import load_data
+
+    load_data("digits")  # building it needs the libraries that its images come from
+    assert call("data", "show", "digits") == [0, []]
+    code, loaded = call("data", "show", "digits", "--out", str(tmp_path / "sheet.png"))
+    assert (code, set(loaded) - {"matplotlib"}) == (0, set()), "matplotlib has the sheet's font"
+
+
+@pytest.mark.parametrize(
+    "words", [["table", "nowhere"], ["data", "show", "digit"], ["trian"], ["train", "--stesp", "3"]], ids=" ".join
+)
+def test_a_mistake_is_refused_without_torch(words):
+    assert call(*words) == [2, []]
+
+
+@pytest.mark.parametrize("package", ["config", "results", "data.registry", "data.contact_sheet", "app.show"])
+def test_what_these_commands_use_imports_no_torch(package):
+    code = (
+        "import importlib, pkgutil, sys\n"
+        f"module = importlib.import_module('afield.{package}')\n"
+        "for found in pkgutil.iter_modules(getattr(module, '__path__', [])):\n"
+        f"    importlib.import_module('afield.{package}.' + found.name)\n"
+        "print('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
