@@ -39,7 +39,7 @@ INTERRUPTED_HINTS = {
 
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a run that is already in the output folder.")]
 Seed = Annotated[int | None, typer.Option(help="Everything random follows from it; default: 0.")]
-CheckpointFile = Annotated[Path, typer.Argument(help="A checkpoint, such as runs/x/last.ckpt.")]
+CheckpointFile = Annotated[Path, typer.Argument(help="A run's folder, such as runs/x, or a checkpoint of it.")]
 
 
 def print_version(asked: bool) -> None:
@@ -119,34 +119,39 @@ def show_run(run: "Run") -> None:
         table.add_column(column, justify="left" if column in ("domain", "role") else "right")
     for role, results in (("source", run.evaluation["sources"]), ("target", run.evaluation["target"])):
         for domain, result in results.items():
-            table.add_row(domain, role, f"{result['accuracy']:.1%}", str(result["n"]))
+            table.add_row(domain, role, percent(result["accuracy"]), str(result["n"]))
     out.print(table)
     out.print(f"checkpoint: {run.checkpoint}", highlight=False)
 
 
-@app.command(epilog="Example: afield evaluate runs/x/last.ckpt --data digits --domain street")
+def percent(accuracy: float | None) -> str:
+    """An accuracy as tables show it; a domain without labels has none."""
+    return "-" if accuracy is None else f"{accuracy:.1%}"
+
+
+@app.command(epilog="Example: afield evaluate runs/x --domain street")
 def evaluate(
     checkpoint: CheckpointFile,
-    data: Annotated[str, typer.Option(help="Data set; see `afield data`.")],
+    data: Annotated[str | None, typer.Option(help="Data set; default: the one it was trained on.")] = None,
     domain: Annotated[list[str] | None, typer.Option(help="Domain, may be repeated; default: all.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Measure a checkpoint's accuracy on the test images of labelled domains."""
+    """Measure a checkpoint's accuracy on the test images of domains."""
     from afield.app.evaluate import evaluate_checkpoint
 
     results = evaluate_checkpoint(checkpoint, data, domain)
     if as_json:
         print(json.dumps(results))
         return
-    table = Table(title=f"{checkpoint} on {data}")
+    table = Table(title=f"{checkpoint} on {data}" if data else str(checkpoint))
     for column in ("domain", "accuracy", "test images"):
         table.add_column(column, justify="left" if column == "domain" else "right")
     for name, result in results.items():
-        table.add_row(name, f"{result['accuracy']:.1%}", str(result["n"]))
+        table.add_row(name, percent(result["accuracy"]), str(result["n"]))
     out.print(table)
 
 
-@app.command(epilog="Example: afield predict runs/x/last.ckpt photos/ --out predictions.csv")
+@app.command(epilog="Example: afield predict runs/x photos/ --out predictions.csv")
 def predict(
     checkpoint: CheckpointFile,
     images: Annotated[list[Path], typer.Argument(help="Image files, or folders to search for them.")],
