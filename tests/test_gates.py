@@ -15,8 +15,8 @@ from afield.networks import (
     Pool,
     SpatialGate,
     classify_all,
-    run_aside,
     pooling_weights,
+    run_aside,
     select_and_pool,
 )
 from afield.networks.gates import SmallConvolution

@@ -114,7 +114,7 @@ def test_what_is_no_image_is_a_clear_error(model, images):
 
 
 def test_load_refuses_what_is_no_checkpoint(home, run):
-    for path in ("runs/x/records.jsonl", "runs/x", "runs/nowhere.ckpt"):
+    for path in ("runs/x/records.jsonl", "runs", "runs/nowhere.ckpt"):
         with pytest.raises(afield.AfieldError, match=path):
             afield.load(path)
 

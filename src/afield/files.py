@@ -1,14 +1,120 @@
-"""Files that are written whole or not at all."""
+"""Files that are written whole or not at all, and folders that one process has to itself."""
 
+import errno
+import fcntl
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from uuid import uuid4
+
+from afield.errors import AfieldError
+
+# A file system that has no such locks, as some network ones: better to run without than not to run.
+NO_LOCKS = frozenset({errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP})
+_held: set[int] = set()
+
+
+class BusyFolderError(AfieldError):
+    """Another process is at work in a folder."""
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A temporary path beside `path`, to write to: it takes the place of `path`, or on failure it goes.
+
+    A kill leaves the old file or the new one, never half of one. The new one has the mode that the umask says, whatever
+    the writer inside makes of it.
+    """
+    # Each writer has a name of its own, or two at once would write into one file.
+    temporary = path.with_name(f"{path.name}.{uuid4().hex[:12]}.tmp")
+    try:
+        descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
+        mode = stat.S_IMODE(os.fstat(descriptor).st_mode)
+        os.close(descriptor)
+        yield temporary
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
+        if stat.S_IMODE(temporary.stat().st_mode) != mode:
+            temporary.chmod(mode)
+        temporary.replace(path)
+    except OSError as error:
+        if error.errno is not None and error.filename in (None, str(temporary)):
+            error.filename = str(path)  # which the user knows; a full disk names no file at all
+        raise
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def write_whole(path: Path, text: str) -> None:
     """Write text so that a kill leaves the old file or the new one, never half of one."""
-    temporary = path.with_name(path.name + ".tmp")
-    try:
+    with replacing(path) as temporary:
         # A file name that is no text, which a table of predictions may hold, is written escaped.
         temporary.write_text(text, "utf-8", errors="backslashreplace")
-        temporary.replace(path)
+
+
+def remove_leftovers(path: Path) -> None:
+    """Remove what writers of a file, killed in the middle, have left beside it."""
+    for left in path.parent.glob(f"{path.name}.*tmp"):
+        left.unlink(missing_ok=True)
+
+
+@contextmanager
+def locked(folder: Path, who: str) -> Iterator[None]:
+    """The folder is this process's alone while the context lasts; `who` is the command that another would be.
+
+    It is made where there is none; if it is then still empty in the end, it goes again. The system unlocks it however
+    this process ends.
+    """
+    made = [place for place in (folder, *folder.parents) if not place.exists()]
+    while True:
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor = _lock(folder, who)
+        if folder.is_dir() and folder.stat().st_ino == os.fstat(descriptor).st_ino:
+            break
+        _release(descriptor)  # whoever had made it has removed it in the meantime
+    try:
+        yield
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # it is not empty
+            for place in made:
+                place.rmdir()
+        _release(descriptor)
+
+
+def check_unlocked(folder: Path, who: str) -> None:
+    """Raise if another process is at work in the folder now."""
+    if folder.is_dir():
+        _release(_lock(folder, who))
+
+
+def _lock(folder: Path, who: str) -> int:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno not in NO_LOCKS:
+            os.close(descriptor)
+            if isinstance(error, BlockingIOError):
+                raise BusyFolderError(f"another `{who}` is at work in {folder}") from error
+            raise
+    _held.add(descriptor)
+    return descriptor
+
+
+def _release(descriptor: int) -> None:
+    _held.discard(descriptor)
+    with suppress(OSError):  # a forked process has let go of it already
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+        os.close(descriptor)
+
+
+def _let_go() -> None:
+    """A forked process would keep its parent's locks beyond the parent's end."""
+    for descriptor in _held:
+        os.close(descriptor)
+    _held.clear()
+
+
+os.register_at_fork(after_in_child=_let_go)

@@ -51,7 +51,7 @@ def data_names(incomplete: str) -> list[str]:
 
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a run that is already in the output folder.")]
 Seed = Annotated[int | None, typer.Option(help="Seed of everything random; default: 0.")]
-CheckpointFile = Annotated[Path, typer.Argument(help="A checkpoint, such as runs/x/last.ckpt.")]
+CheckpointFile = Annotated[Path, typer.Argument(help="A run's folder, such as runs/x, or a checkpoint of it.")]
 
 
 def print_version(asked: bool) -> None:
@@ -141,14 +141,16 @@ def train(
     out.print(f"checkpoint: {run.checkpoint}")
 
 
-@app.command(epilog="Example: afield evaluate runs/x/last.ckpt --data digits --domain street")
+@app.command(epilog="Example: afield evaluate runs/x --domain street")
 def evaluate(
     checkpoint: CheckpointFile,
-    data: Annotated[str, typer.Option(help="Data set; see `afield data`.", autocompletion=data_names)],
+    data: Annotated[
+        str | None, typer.Option(help="Data set; default: the one it was trained on.", autocompletion=data_names)
+    ] = None,
     domain: Annotated[list[str] | None, typer.Option(help="Domain; may be repeated; default: all.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Measure a checkpoint's accuracy on the test images of labelled domains."""
+    """Measure a checkpoint's accuracy on the test images of domains."""
     from afield.app.evaluate import evaluate_checkpoint
     from afield.app.show import evaluation_table
 
@@ -156,10 +158,10 @@ def evaluate(
     if as_json:
         print(json.dumps(results))
         return
-    out.print(evaluation_table(f"{checkpoint} on {data}", results))
+    out.print(evaluation_table(f"{checkpoint} on {data}" if data else str(checkpoint), results))
 
 
-@app.command(epilog="Example: afield predict runs/x/last.ckpt photos/ --out predictions.csv")
+@app.command(epilog="Example: afield predict runs/x photos/ --out predictions.csv")
 def predict(
     checkpoint: CheckpointFile,
     images: Annotated[list[Path], typer.Argument(help="Image files, or folders to search for them.")],

@@ -1,31 +1,32 @@
 """A trained method ready for use: load it from a checkpoint and predict on images of any common form."""
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import islice
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from PIL import Image, ImageOps, UnidentifiedImageError
 from pydantic import TypeAdapter
 from torch import Tensor, nn
-from torch.nn.functional import interpolate
 
+from afield.app.images import as_images
+from afield.config.catalogue import find_entry
 from afield.config.layers import Config, resolve
 from afield.data.normalise import Normalise
 from afield.data.preprocessing import Preprocessing
 from afield.errors import AfieldError
 from afield.methods import Method
 from afield.methods.create import method_of
-from afield.training.checkpoint import load_checkpoint
+from afield.methods.registry import find_method
+from afield.results.folder import RunFolder
+from afield.training.checkpoint import Checkpoint, load_checkpoint
 
-CHUNK = 256
-IMAGE_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm"})
-
-
-class UnreadableImageError(AfieldError):
-    """A file that should be an image is not one."""
+MOST_IMAGES, MOST_PIXELS = 256, 64 * 224**2
+MOST_SOURCES = 1000
+OURS = "afield."
 
 
 class Model(nn.Module):
@@ -58,129 +59,77 @@ class Model(nn.Module):
     def predict_proba(self, images: Any) -> Tensor:
         """Class probabilities (N, classes) of images in any form."""
         device = next(self.parameters()).device
-        chunks = _chunks(as_images(images, self.preprocessing.image_size), CHUNK)
+        chunks = _chunks(as_images(images, self.preprocessing.image_size, self.preprocessing.oblong), self.chunk)
         probabilities = [self(torch.stack(chunk).to(device)).softmax(dim=1).cpu() for chunk in chunks]
         return torch.cat(probabilities) if probabilities else torch.zeros(0, len(self.classes))
 
+    @property
+    def chunk(self) -> int:
+        """How many images it looks at together: fewer of large ones, so that memory stays the same."""
+        return min(MOST_IMAGES, max(1, MOST_PIXELS // self.preprocessing.image_size**2))
+
 
 def load(path: str | Path) -> Model:
-    """The model of a checkpoint, on the CPU. Safe with files from strangers; anything but a checkpoint is an error."""
-    checkpoint = load_checkpoint(Path(path))
+    """The model of a checkpoint, or of a run's folder, on the CPU.
+
+    Safe with files from strangers; anything but a checkpoint is an error.
+    """
+    file = find_checkpoint(Path(path))
+    checkpoint = load_checkpoint(file)
     try:
         config = resolve({**checkpoint.config, "network": {**checkpoint.config["network"], "pretrained": False}})
         preprocessing = TypeAdapter(Preprocessing).validate_json(json.dumps(checkpoint.preprocessing), strict=True)
-        if not all(isinstance(name, str) for name in checkpoint.classes) or min(preprocessing.std) <= 0:
-            raise AfieldError("its classes are not names, or its normalisation divides by zero")
-        # Weights come from the file: building must not disturb the caller's generators.
-        with torch.random.fork_rng(devices=[]):
-            sources = len(checkpoint.sources)
-            method = method_of(config, preprocessing.image_size, len(checkpoint.classes), sources)
-        method.load_state_dict(checkpoint.state["model"])
-    except (AfieldError, RuntimeError, KeyError, TypeError, AttributeError, ValueError) as error:
+        if not all(isinstance(name, str) for name in checkpoint.classes):
+            raise AfieldError("its classes are not names")
+        if not all(map(isfinite, (*preprocessing.mean, *preprocessing.std))) or min(preprocessing.std) <= 0:
+            raise AfieldError("its normalisation divides by zero, or is no number")
+        method = _filled(checkpoint, config, preprocessing.image_size)
+    except (AfieldError, RuntimeError, KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
         reason = f"{error} is missing" if isinstance(error, KeyError) else " ".join(str(error).split())[:200]
-        raise AfieldError(f"{path} is damaged or from another version of afield: {reason}") from error
+        raise AfieldError(f"{file} is damaged or from another version of afield: {reason}") from error
     return Model(method, preprocessing, checkpoint.classes, config)
 
 
-def find_images(paths: Iterable[Path]) -> list[Path]:
-    """Files as given, folders searched through; a missing path or a folder without images is an error."""
-    found: list[Path] = []
-    for path in paths:
-        if path.is_dir():
-            inside = sorted(p for p in path.rglob("*") if p.suffix.lower() in IMAGE_SUFFIXES and p.is_file())
-            if not inside:
-                raise AfieldError(f"no images in folder {path}")
-            found += inside
-        elif path.exists():
-            found.append(path)
-        else:
-            raise AfieldError(f"no file or folder {path}")
-    return found
+def find_checkpoint(path: Path) -> Path:
+    """The file itself or, of a run's folder, its last checkpoint."""
+    if not path.is_dir():
+        return path
+    file = RunFolder(path).last
+    if not file.is_file():
+        raise AfieldError(f"no checkpoint in folder {path}: a run's folder has a {file.name}")
+    return file
 
 
-def as_images(images: Any, size: int) -> Iterator[Tensor]:
-    """Each image as float (3, size, size) in 0..1."""
-    if isinstance(images, str | Path | Image.Image):
-        images = [images]
-    elif isinstance(images, np.ndarray | Tensor) and images.ndim < 4:
-        images = images[None]
-    elif not isinstance(images, Sequence | np.ndarray | Tensor):
-        raise AfieldError(f"images must be paths, PIL images, arrays or tensors, not {type(images).__name__}")
-    for image in images:
-        yield read_image(Path(image), size) if isinstance(image, str | Path) else _fit(_as_image(image), size)
+def _filled(checkpoint: Checkpoint, config: Config, image_size: int) -> Method:
+    """The method with the file's tensors."""
+    tensors: dict[str, Tensor] = checkpoint.state["model"]
+    if len(checkpoint.sources) > MOST_SOURCES:
+        raise AfieldError(f"it asks for {len(checkpoint.sources)} sources")
+    build = partial(method_of, config, image_size, len(checkpoint.classes), len(checkpoint.sources))
+    # Weights come from the file: building must not disturb the caller's generators.
+    with torch.random.fork_rng(devices=[]):
+        _check_shapes(build, tensors, find_method(find_entry(config.method_name).card.name).__module__.startswith(OURS))
+        method = build()
+    method.load_state_dict(tensors)
+    return method
 
 
-def read_image(path: Path, size: int) -> Tensor:
-    """An image file as float (3, size, size) in 0..1; whatever is wrong with it, the error names it."""
+def _check_shapes(build: Callable[[], Method], tensors: dict[str, Tensor], ours: bool) -> None:
+    """Raise unless the method that would be built is made of the file's tensors; it is not given memory before."""
     try:
-        with Image.open(path) as image:
-            return _fit(_from_pil(image), size)
-    except FileNotFoundError as error:
-        raise AfieldError(f"no file {path}") from error
-    except AfieldError as error:
-        raise UnreadableImageError(f"cannot read image {path}: {error}") from error
-    except (UnidentifiedImageError, OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise UnreadableImageError(f"cannot read image {path}") from error
-
-
-def _as_image(image: Any) -> Tensor:
-    """One image in memory as float (3, H, W) in 0..1."""
-    if isinstance(image, Image.Image):
-        return _from_pil(image)
-    if isinstance(image, np.ndarray):
-        return _from_array(image)
-    if isinstance(image, Tensor):
-        if image.ndim != 3 or image.shape[0] != 3:
-            raise AfieldError(f"an image tensor has shape (3, H, W), not {tuple(image.shape)}")
-        return _scaled(image)
-    raise AfieldError(f"an image is a path, a PIL image, an array or a tensor, not {type(image).__name__}")
-
-
-def _from_pil(image: Image.Image) -> Tensor:
-    upright = ImageOps.exif_transpose(image)
-    if upright.mode == "F":
-        return _from_array(np.asarray(upright))
-    if upright.mode.startswith("I"):  # more than 8 bits a pixel, which convert("RGB") would cut off at 255
-        values = np.asarray(upright)
-        return _from_array((values / (65535 if values.max(initial=0) > 255 else 255)).clip(0, 1))
-    return _from_array(np.asarray(upright.convert("RGB")))
-
-
-def _from_array(array: np.ndarray[Any, Any]) -> Tensor:
-    if array.ndim == 2:
-        array = np.stack([array] * 3, axis=2)
-    if array.ndim != 3 or array.shape[2] != 3:
-        raise AfieldError(f"an image array has shape (H, W, 3) or (H, W), not {array.shape}")
-    if array.dtype.kind not in "uifb":
-        raise AfieldError(f"image values are uint8 (0..255) or float (0..1), not {array.dtype}")
-    return _scaled(torch.from_numpy(array.astype(array.dtype.newbyteorder("="))).permute(2, 0, 1))
-
-
-def _scaled(image: Tensor) -> Tensor:
-    if image.dtype == torch.uint8:
-        return image.float() / 255
-    if not image.is_floating_point():
-        raise AfieldError(f"image values are uint8 (0..255) or float (0..1), not {image.dtype}")
-    if image.numel() and not (image.min() >= 0 and image.max() <= 1):
-        raise AfieldError(f"float images hold values in 0..1, not {image.min():g}..{image.max():g}")
-    return image.float()
-
-
-def _fit(image: Tensor, size: int) -> Tensor:
-    if not image.numel():
-        raise AfieldError(f"an image of {image.shape[1]} x {image.shape[2]} pixels is empty")
-    if image.shape[1:] == (size, size):
-        return image
-    resized = interpolate(image[None], (size, size), mode="bilinear", antialias=True, align_corners=False)
-    return resized[0]
+        with torch.device("meta"):  # shapes without values
+            expected = {name: tuple(tensor.shape) for name, tensor in build().state_dict().items()}
+    except (RuntimeError, NotImplementedError) as error:
+        if ours or "meta" not in str(error):
+            raise
+        return  # a user's own method may look at values while it is built; it is trusted
+    found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    for name in (*expected, *found):
+        if expected.get(name) != found.get(name):
+            wanted, there = (str(shapes.get(name, "none")) for shapes in (expected, found))
+            raise AfieldError(f"of tensor '{name}' its config asks for shape {wanted}, and the file has {there}")
 
 
 def _chunks(items: Iterator[Tensor], size: int) -> Iterator[list[Tensor]]:
-    chunk: list[Tensor] = []
-    for item in items:
-        chunk.append(item)
-        if len(chunk) == size:
-            yield chunk
-            chunk = []
-    if chunk:
+    while chunk := list(islice(items, size)):
         yield chunk

@@ -12,12 +12,13 @@ from rich.console import Console
 from rich.progress import track
 from torch import Tensor
 
-from afield.app.model import UnreadableImageError, find_images, load, read_image
+from afield.app.images import find_images, read_image
+from afield.app.model import load
+from afield.data.pixels import UnreadableImageError
 from afield.errors import AfieldError
 from afield.files import write_whole
 from afield.training.loop import best_device
 
-CHUNK = 256
 FORMATS = (".csv", ".json")
 # A dict with the key "class", which cannot be a Python name.
 Prediction = TypedDict("Prediction", {"file": str, "class": str, "probability": float})
@@ -32,14 +33,14 @@ def predict_files(
     model.to(best_device())
     predictions: list[Prediction] = []
     skipped: list[Path] = []
-    starts = range(0, len(files), CHUNK)
+    starts = range(0, len(files), model.chunk)
     console = Console(stderr=True)
     for start in track(starts, "predicting", console=console, disable=not console.is_terminal or len(starts) < 2):
         images: list[Tensor] = []
         readable: list[Path] = []
-        for file in files[start : start + CHUNK]:
+        for file in files[start : start + model.chunk]:
             try:
-                images.append(read_image(file, model.preprocessing.image_size))
+                images.append(read_image(file, model.preprocessing.image_size, model.preprocessing.oblong))
                 readable.append(file)
             except UnreadableImageError:
                 if not skip_bad:

@@ -15,7 +15,8 @@ from afield.config.options import validated
 from afield.data.domain import DomainSet
 from afield.data.open import open_data, suggested_settings
 from afield.errors import AfieldError
-from afield.results.folder import RunFolder
+from afield.files import check_unlocked
+from afield.results.folder import WHO, RunFolder
 from afield.results.run import Run, read_run
 from afield.results.selection import check_headline
 from afield.training.assemble import opened
@@ -57,6 +58,7 @@ def train(
         raise AfieldError("a run needs a folder of its own to write to: out")
     check_headline(selector)
     folder = RunFolder(Path(out))
+    check_unlocked(folder.path, WHO)
     folder.check(resume, overwrite)
     name = data.name if isinstance(data, DomainSet) else (None if data is None else str(data))
     named: Values = {
@@ -69,7 +71,7 @@ def train(
     resolve(*stored, *layers)  # raises what is wrong with the config before any data is loaded
     source = data if isinstance(data, DomainSet) else data_options(*stored, *layers)
     resolved = choose_config(_opened(source), layers, stored)
-    carry_out = partial(_carry_out, resolved, source, Path(out), resume, progress, show_config)
+    carry_out = partial(_carry_out, resolved, source, Path(out), resume, overwrite, progress, show_config)
     if resolved.training.devices == 1:
         carry_out(None)
     elif failure := make_fabric(resolved.training).launch(partial(_take_part, carry_out)):
@@ -96,12 +98,13 @@ def _carry_out(
     source: DomainSet | DataOptions,
     out: Path,
     resume: bool,
+    overwrite: bool,
     progress: bool,
     show_config: bool,
     fabric: Fabric | None,
 ) -> None:
     data = _opened(source)
-    with opened(config, data, out, resume=resume, progress=progress, fabric=fabric) as loop:
+    with opened(config, data, out, resume=resume, overwrite=overwrite, progress=progress, fabric=fabric) as loop:
         if not loop.ended:
             if show_config and loop.leads:
                 print(config.as_toml(), file=sys.stderr)

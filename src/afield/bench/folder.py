@@ -1,7 +1,5 @@
 """A benchmark's folder: the records of finished runs, the list of failed ones, and the runs in progress."""
 
-import fcntl
-import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -11,6 +9,7 @@ from pathlib import Path
 from afield.bench.worker import Failed
 from afield.config.plan import Job, identity_of_record
 from afield.errors import AfieldError
+from afield.files import locked
 from afield.results.folder import RunFolder
 from afield.results.records import Record, append_record, read_records, read_runs, rewrite_records
 
@@ -20,16 +19,8 @@ def open_folder(path: Path) -> Iterator["BenchFolder"]:
     """The folder, created if it is missing, and locked against other processes while the context lasts."""
     if RunFolder(path).config.exists():
         raise AfieldError(f"{path} holds a run of `afield train`; a benchmark needs a folder of its own")
-    path.mkdir(parents=True, exist_ok=True)
-    # The lock is on the folder itself; the system releases it however this process ends.
-    lock = os.open(path, os.O_RDONLY)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    with locked(path, "afield bench"):
         yield BenchFolder(path)
-    except BlockingIOError as error:
-        raise AfieldError(f"another `afield bench` is running in {path}") from error
-    finally:
-        os.close(lock)
 
 
 class BenchFolder:

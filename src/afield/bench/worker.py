@@ -14,6 +14,7 @@ from pathlib import Path
 from afield.config.plan import Job
 from afield.data.registry import load_data
 from afield.errors import AfieldError
+from afield.files import BusyFolderError
 from afield.results.folder import RunFolder
 from afield.results.records import Record, read_records
 from afield.training.assemble import opened
@@ -34,6 +35,8 @@ def attempt(job: Job, folder: Path) -> Outcome:
     """The records of a job's run, or why there are none. The folder of a failed run is removed."""
     try:
         return train_job(job, folder)
+    except BusyFolderError as error:
+        return Failed(str(error))  # and what is there is another's
     except AfieldError as error:
         failed = Failed(" ".join(str(error).split()))
     except Exception as error:
@@ -51,8 +54,8 @@ def train_job(job: Job, folder: Path) -> list[Record]:
         try:
             resume = files.last.exists()
             loop = stack.enter_context(opened(job.config, data, folder, resume=resume, progress=False, place=job.place))
-        except AfieldError:
-            if not files.last.exists():
+        except AfieldError as error:
+            if isinstance(error, BusyFolderError) or not files.last.exists():
                 raise
             loop = stack.enter_context(opened(job.config, data, folder, resume=False, progress=False, place=job.place))
         if not loop.ended:

@@ -7,11 +7,12 @@ import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import numpy as np
 from numpy.typing import NDArray
 from platformdirs import user_cache_dir
+
+from afield.files import replacing
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -53,14 +54,9 @@ def _read(path: Path) -> Arrays:
 
 def _write(path: Path, arrays: Arrays, save: Callable[..., None]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Each writer has a file of its own: two processes that build at once replace each other's equal result.
-    unfinished = path.with_name(f".{path.stem}-{uuid4().hex}.tmp")
-    try:
-        with unfinished.open("xb") as handle:
-            save(handle, allow_pickle=False, **{_DIGEST: np.array(_digest(path.stem, arrays))}, **arrays)
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    # Two processes that build at once replace each other's equal result.
+    with replacing(path) as temporary, temporary.open("wb") as handle:
+        save(handle, allow_pickle=False, **{_DIGEST: np.array(_digest(path.stem, arrays))}, **arrays)
 
 
 def _digest(key: str, arrays: Arrays) -> str:

@@ -1,7 +1,8 @@
 """Any image that Pillow reads, as a square of RGB bytes."""
 
 import io
-import os
+import struct
+import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,9 +17,13 @@ if TYPE_CHECKING:  # a process that only decodes does without pydantic
 
 MOST_PIXELS = 100_000_000
 """A larger image is refused: it may be small on disk and take gigabytes decoded."""
+PIXELS_AT_A_TIME = 4_000_000
+"""Are converted to RGB: a conversion may take tens of bytes per pixel."""
 
 IMAGE_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm"})
-Image.MAX_IMAGE_PIXELS = None  # ours is checked in `open_image`, as an error that names the file
+Image.MAX_IMAGE_PIXELS = None  # ours is checked in `load_image`, as an error that names the file
+# What Pillow's readers raise on damaged files; MemoryError is not the file's doing.
+DAMAGE = (OSError, SyntaxError, ValueError, EOFError, TypeError, IndexError, KeyError, struct.error, zlib.error)
 
 
 class UnreadableImageError(AfieldError):
@@ -28,7 +33,10 @@ class UnreadableImageError(AfieldError):
 def read_square(source: str | Path | bytes, side: int, oblong: "Oblong") -> NDArray[np.uint8]:
     """An image file, or its content, as (side, side, 3)."""
     with open_image(source, side) as image:
-        return make_square(image, side, oblong)
+        try:
+            return make_square(image, side, oblong)
+        except UnreadableImageError as error:
+            raise UnreadableImageError(f"cannot read {_name(source)}: {error}") from error
 
 
 def open_image(source: str | Path | bytes, least_side: int | None = None) -> Image.Image:
@@ -36,27 +44,43 @@ def open_image(source: str | Path | bytes, least_side: int | None = None) -> Ima
 
     A JPEG is decoded at 1/2, 1/4 or 1/8 of its size where both sides stay at least `least_side` long.
     """
-    name = "an image" if isinstance(source, bytes) else f"image {source}"
+    name = _name(source)
     try:
         image = Image.open(io.BytesIO(source) if isinstance(source, bytes) else source)
-        width, height = image.size
-        if width * height > MOST_PIXELS:
-            raise UnreadableImageError(f"{name} has {width} x {height} pixels; at most {MOST_PIXELS:,} are decoded")
+    except FileNotFoundError as error:
+        raise AfieldError(f"no file {name.removeprefix('image ')}") from error
+    except DAMAGE as error:
+        raise _unreadable(name, error) from error
+    load_image(image, name, least_side)
+    return image
+
+
+def load_image(image: Image.Image, name: str = "an image", least_side: int | None = None) -> None:
+    """Decode an opened image, unless it is too large to be decoded, or damaged."""
+    width, height = image.size
+    if width * height > MOST_PIXELS:
+        raise UnreadableImageError(f"{name} has {width} x {height} pixels; at most {MOST_PIXELS:,} are decoded")
+    try:
         if least_side is not None:
             image.draft("RGB", (least_side, least_side))
         image.load()
-    except FileNotFoundError as error:
-        raise AfieldError(f"no file {os.fsdecode(source)}") from error
-    except (UnidentifiedImageError, OSError, SyntaxError, ValueError, EOFError, TypeError) as error:
-        reason = " ".join(str(error).split())
-        reason = "" if isinstance(error, UnidentifiedImageError) or not reason else f" ({reason})"
-        raise UnreadableImageError(f"cannot read {name}{reason}") from error
-    return image
+    except DAMAGE as error:
+        raise _unreadable(name, error) from error
+
+
+def _name(source: str | Path | bytes) -> str:
+    return "an image" if isinstance(source, bytes) else f"image {source}"
+
+
+def _unreadable(name: str, error: Exception) -> UnreadableImageError:
+    reason = " ".join(str(error).split())
+    reason = "" if isinstance(error, UnidentifiedImageError) or not reason else f" ({reason})"
+    return UnreadableImageError(f"cannot read {name}{reason}")
 
 
 def make_square(image: Image.Image, side: int, oblong: "Oblong") -> NDArray[np.uint8]:
     """Upright, RGB, and `side` pixels high and wide."""
-    image = to_rgb(upright(shrunk(image, side)))
+    image = upright(shrunk(image, side, oblong))
     size = (side, side)
     if image.size == size:
         return np.asarray(image)
@@ -69,14 +93,37 @@ def make_square(image: Image.Image, side: int, oblong: "Oblong") -> NDArray[np.u
     return np.asarray(image)
 
 
-def shrunk(image: Image.Image, side: int) -> Image.Image:
-    """A very large image at a whole fraction of its size, so that what follows takes little memory."""
-    factor = min(image.size) // (4 * side)
-    if factor < 2 or image.mode in ("1", "P", "PA") or image.mode.startswith(("I", "F")):
-        return image
-    smaller = image.reduce(factor)
-    smaller.info = image.info  # which holds EXIF's orientation
-    return smaller
+def shrunk(image: Image.Image, side: int, oblong: "Oblong" = "crop") -> Image.Image:
+    """In RGB, and a very large image at a whole fraction of its size, so that what follows takes little memory.
+
+    At least four times as large as it is to be, on each side that counts: an oblong image that is cropped by its
+    shorter one, one that is padded by its longer one, and one that is squashed by both.
+    """
+    info, top = image.info, brightest(image)  # before the image is cropped, which changes neither
+    if oblong == "crop":
+        image = _middle(image)
+    width, height = image.size
+    sides = {"crop": (min(image.size),) * 2, "pad": (max(image.size),) * 2, "squash": image.size}[oblong]
+    across, down = factors = tuple(max(1, length // (4 * side)) for length in sides)
+    rows = max(1, PIXELS_AT_A_TIME // (width * down)) * down
+    if image.mode in ("RGB", "L"):
+        result = to_rgb(image.reduce(factors) if factors != (1, 1) else image)
+    elif factors == (1, 1) and rows >= height:
+        result = to_rgb(image, top)
+    else:
+        result = Image.new("RGB", (-(-width // across), -(-height // down)))
+        for start in range(0, height, rows):
+            strip = to_rgb(image.crop((0, start, width, min(start + rows, height))), top)
+            result.paste(strip.reduce(factors) if factors != (1, 1) else strip, (0, start // down))
+    result.info = info  # which holds EXIF's orientation
+    return result
+
+
+def _middle(image: Image.Image) -> Image.Image:
+    """What cropping to a square leaves, or one pixel more, about the same middle."""
+    width, height = image.size
+    left, upper = max(0, width - height) // 2, max(0, height - width) // 2
+    return image.crop((left, upper, width - left, height - upper)) if left or upper else image
 
 
 def upright(image: Image.Image) -> Image.Image:
@@ -87,14 +134,25 @@ def upright(image: Image.Image) -> Image.Image:
         return image
 
 
-def to_rgb(image: Image.Image) -> Image.Image:
+def brightest(image: Image.Image) -> float:
+    """The value that is white, in an image of more than eight bits: 1 of fractions, else by what there is."""
+    if image.mode == "F":
+        least, most = (float(value) for value in image.getextrema())
+        if not (least >= 0 and most <= 1):
+            raise UnreadableImageError(f"float images hold values in 0..1, not {least:g}..{most:g}")
+        return 1.0
+    if image.mode.startswith("I"):
+        return 65535.0 if image.getextrema()[1] > 255 else 255.0
+    return 255.0
+
+
+def to_rgb(image: Image.Image, top: float | None = None) -> Image.Image:
     """Eight bits per channel. What is transparent lies on black; more than eight bits are scaled, not cut off."""
     if image.mode == "RGB":
         return image
     if image.mode == "F" or image.mode.startswith("I"):
-        values = np.asarray(image, dtype=np.float64)
-        top = 1.0 if image.mode == "F" else (65535.0 if values.max(initial=0) > 255 else 255.0)
-        return Image.fromarray(np.rint((values / top).clip(0, 1) * 255).astype(np.uint8)).convert("RGB")
+        values = np.asarray(image, dtype=np.float32) * (255 / (top or brightest(image)))
+        return Image.fromarray(np.rint(values).clip(0, 255).astype(np.uint8)).convert("RGB")
     if image.has_transparency_data:
         layer = image.convert("RGBA")
         ground = Image.new("RGBA", layer.size, "black")

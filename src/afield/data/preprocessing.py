@@ -1,6 +1,9 @@
 """What the network's input looks like."""
 
 from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import Field
 
 from afield.config.data import Oblong
 
@@ -9,7 +12,7 @@ from afield.config.data import Oblong
 class Preprocessing:
     """How an image becomes the network's input. Stored in checkpoints, so that prediction does as training did."""
 
-    image_size: int
+    image_size: Annotated[int, Field(ge=1, le=4096)]
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
     oblong: Oblong = "squash"

@@ -5,6 +5,7 @@ from typing import Any
 import timm
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from afield.config.network import DIGIT_NETWORK, NetworkOptions
 from afield.errors import AfieldError, unknown
@@ -67,8 +68,7 @@ def map_shape(backbone: nn.Module, image_size: int, name: str) -> tuple[int, int
     training = backbone.training
     backbone.eval()
     try:
-        with torch.no_grad():
-            features = backbone(torch.zeros(1, 3, image_size, image_size))
+        features = _shape_alone(backbone, image_size)
     except (AssertionError, RuntimeError) as error:
         raise AfieldError(
             f"backbone '{name}' does not take {image_size} x {image_size} images: {_first_line(error)}"
@@ -79,6 +79,21 @@ def map_shape(backbone: nn.Module, image_size: int, name: str) -> tuple[int, int
     if features.ndim != 4 or features.shape[1] != expected:
         raise AfieldError(f"backbone '{name}' gives no (channels, height, width) map; choose a convolutional one")
     return int(features.shape[1]), int(features.shape[2]), int(features.shape[3])
+
+
+def _shape_alone(backbone: nn.Module, image_size: int) -> Tensor:
+    """What the backbone gives, without values: however large the images, it takes no memory."""
+    tensors = {name: t.to("meta") for name, t in (*backbone.named_parameters(), *backbone.named_buffers())}
+    features: Tensor
+    with torch.no_grad():
+        try:
+            features = functional_call(backbone, tensors, (torch.zeros(1, 3, image_size, image_size, device="meta"),))
+        except (RuntimeError, TypeError) as error:
+            if "meta" not in str(error):
+                raise
+            # Something in it looks at values, so values there must be.
+            features = backbone(torch.zeros(1, 3, image_size, image_size))
+    return features
 
 
 def normalisation(options: NetworkOptions) -> tuple[tuple[float, float, float], tuple[float, float, float]]:

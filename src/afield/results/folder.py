@@ -1,9 +1,16 @@
 """A run's folder: what lies in it, and who may write there."""
 
-import shutil
+import json
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from afield.errors import AfieldError
+from afield.files import remove_leftovers
+
+WHO = "afield train"
+MOST_BYTES_OF_HEADER = 100_000_000
+"""Of a safetensors file, as safetensors itself has it."""
 
 
 class RunFolder:
@@ -18,31 +25,82 @@ class RunFolder:
         self.tensorboard = path / "tensorboard"
 
     @property
+    def files(self) -> tuple[Path, ...]:
+        """In the order in which they are removed: what a run is known by goes last."""
+        return self.last, self.best, self.config, self.records
+
+    @property
     def holds_run(self) -> bool:
-        """Whether a run was started here."""
-        return any(file.exists() for file in (self.config, self.records, self.last, self.best))
+        """Whether a run was started here: its records say so, or its config and a checkpoint do."""
+        checkpoint = self.config.exists() and any(is_checkpoint(file) for file in (self.last, self.best))
+        return checkpoint or first_event(self.records).get("event") == "run"
+
+    @property
+    def holds_benchmark(self) -> bool:
+        """Whether the records are those of a benchmark, whose runs have labels, and whose folder has no config."""
+        return "label" in first_event(self.records) and not self.config.exists()
 
     def check(self, resume: bool, overwrite: bool, resumable: bool = True) -> None:
         """Raise unless a run may be written here. Changes nothing."""
         if resume and overwrite:
             raise AfieldError("--resume and --overwrite exclude each other")
+        self._check_place()
+        if resume and not self.config.exists():
+            raise AfieldError(f"there is no run to resume in {self.path}")
+        if resume:
+            return
+        if self.holds_benchmark:
+            raise AfieldError(f"{self.path} holds the records of a benchmark; a run needs a folder of its own")
+        if self.holds_run and not overwrite:
+            ways = "--resume continues it, --overwrite replaces it" if resumable else "--overwrite replaces it"
+            raise AfieldError(f"{self.path} already holds a run; {ways}")
+        strange = [file.name for file in self.files if file.exists()]
+        if strange and not self.holds_run:
+            raise AfieldError(f"{self.path} holds a {strange[0]} that is not from a run; choose another folder")
+
+    def _check_place(self) -> None:
         nearest = next(place for place in (self.path, *self.path.absolute().parents) if place.exists())
         if not nearest.is_dir():
             raise AfieldError(f"{nearest} is a file, not a folder for a run")
-        if resume and not self.config.exists():
-            raise AfieldError(f"there is no run to resume in {self.path}")
-        if self.holds_run and not (resume or overwrite):
-            ways = "--resume continues it, --overwrite replaces it" if resumable else "--overwrite replaces it"
-            raise AfieldError(f"{self.path} already holds a run; {ways}")
+        here = self.path.resolve()
+        places = {Path(here.anchor): "the root of the disk", Path.cwd(): "the current folder"}
+        with suppress(RuntimeError):  # nobody's home
+            places[Path.home().resolve()] = "your home folder"
+        if here in places:
+            raise AfieldError(f"{self.path} is {places[here]}; a run needs a folder of its own, such as runs/x")
 
     def clear(self) -> None:
         """Remove a run's files, and no others."""
-        for file in (self.config, self.records, self.last, self.best):
+        with suppress(OSError):  # it is not there, or holds other things too
+            for file in self.tensorboard.glob("events.out.tfevents*"):
+                file.unlink()
+            self.tensorboard.rmdir()
+        for file in self.files:
             file.unlink(missing_ok=True)
-        shutil.rmtree(self.tensorboard, ignore_errors=True)
         self.sweep()
 
     def sweep(self) -> None:
         """Remove what a kill in the middle of a save has left half-written."""
-        for file in (self.config, self.records, self.last, self.best):
-            file.with_name(file.name + ".tmp").unlink(missing_ok=True)
+        for file in self.files:
+            remove_leftovers(file)
+
+
+def first_event(records: Path) -> dict[str, Any]:
+    """The first line of a file of records; empty if there is none."""
+    try:
+        with records.open("rb") as file:
+            event = json.loads(file.readline())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return event if isinstance(event, dict) else {}
+
+
+def is_checkpoint(path: Path) -> bool:
+    """Whether a file is a checkpoint of afield, as far as its header tells."""
+    try:
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            header = json.loads(file.read(length)) if length <= MOST_BYTES_OF_HEADER else {}
+        return "afield" in header["__metadata__"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return False

@@ -52,7 +52,10 @@ def rewrite_records(path: Path, records: Iterable[Record]) -> None:
 
 
 def read_runs(path: Path) -> list[list[Record]]:
-    """The records of each run in a file that has ended; what a kill has cut short is left out."""
+    """The records of each run in a file that has ended; what a kill has cut short is left out.
+
+    What a newer version may have noted after the `end` belongs to the run, and stays.
+    """
     runs: list[list[Record]] = []
     for record in read_records(path):
         if record["event"] == "run":
@@ -60,7 +63,12 @@ def read_runs(path: Path) -> list[list[Record]]:
         elif not runs:
             raise AfieldError(f"{path} does not begin with a run")
         runs[-1].append(record)
-    return [run for run in runs if run[-1]["event"] == "end"]
+    return [run for run in runs if end_of(run)]
+
+
+def end_of(records: Iterable[Record]) -> Record | None:
+    """The `end` line of a run's records; None of a run that has not ended."""
+    return next((record for record in records if record["event"] == "end"), None)
 
 
 def evaluations(records: Iterable[Record]) -> list[Record]:

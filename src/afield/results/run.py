@@ -5,7 +5,7 @@ from pathlib import Path
 
 from afield.errors import AfieldError
 from afield.results.folder import RunFolder
-from afield.results.records import Record, evaluations, read_records
+from afield.results.records import Record, end_of, evaluations, read_records
 from afield.results.selection import check_headline, select, source_score
 
 
@@ -48,7 +48,8 @@ class Run:
     @property
     def seconds(self) -> float:
         """How long the whole run took to train."""
-        return float(self.records[-1]["seconds"])
+        end = end_of(self.records)
+        return float(end["seconds"]) if end else 0.0
 
     def select(self, selector: str) -> "Run":
         """The same run with another selector."""
@@ -59,6 +60,6 @@ def read_run(folder: Path, selector: str = "last") -> Run:
     """The result of the finished run in a folder."""
     check_headline(selector)
     records = read_records(RunFolder(folder).records)
-    if not records or records[-1]["event"] != "end":
+    if not end_of(records):
         raise AfieldError(f"the run in {folder} has not ended; resume continues it")
     return Run(folder, selector, select(evaluations(records), selector), records)

@@ -1,8 +1,9 @@
 """From a resolved config and a data set to a loop that stands ready in its folder."""
 
 import platform
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
@@ -17,11 +18,14 @@ from afield.data.domain import DomainSet
 from afield.data.open import ready_to_train
 from afield.data.preprocessing import Preprocessing
 from afield.data.task import make_task
+from afield.errors import AfieldError
+from afield.files import locked
 from afield.methods.create import method_of
 from afield.networks import check_backbone, normalisation
-from afield.results.folder import RunFolder
+from afield.results.folder import WHO, RunFolder
 from afield.results.records import Record
 from afield.training.loop import Loop, Setup, isolated_generators
+from afield.training.memory import is_out_of_memory, memory_explained
 
 RECORDED_VERSIONS = ("timm", "lightning", "numpy")
 
@@ -34,16 +38,45 @@ def opened(
     *,
     resume: bool,
     progress: bool,
+    overwrite: bool = False,
     place: Place | None = None,
     fabric: Fabric | None = None,
 ) -> Iterator[Loop]:
-    """A loop that stands ready in its folder, begun anew or gone back to its last checkpoint."""
-    with isolated_generators(config.training):
-        loop = Loop(make_setup(config, data), RunFolder(out), progress, fabric)
+    """A loop that stands ready in its folder, begun anew or gone back to its last checkpoint.
+
+    While the context lasts, nobody else trains in that folder. A benchmark's run (`place`) replaces what is there.
+    """
+    folder = RunFolder(out)
+    with isolated_generators(config.training), ExitStack() as stack:
+        check = partial(folder.check, resume, overwrite) if place is None else None
+        _claim(stack, folder, check, fabric)
+        stack.enter_context(memory_explained(config))
+        loop = Loop(make_setup(config, data), folder, progress, fabric)
         header = make_header(config, data, loop.device, place)
         # Everything has been checked: only now is anything written.
-        (loop.resume if resume else loop.start)(header)
-        yield loop
+        try:
+            (loop.resume if resume else loop.start)(header)
+            yield loop
+        except Exception as error:
+            if is_out_of_memory(error) and loop.leads and not (resume or loop.step):
+                folder.clear()  # the run has not begun: with other settings it is to begin here
+            raise
+
+
+def _claim(stack: ExitStack, folder: RunFolder, check: Callable[[], None] | None, fabric: Fabric | None) -> None:
+    """Lock the folder and only then look into it. Of several processes the first does, and tells the others."""
+    refusal: AfieldError | None = None
+    if fabric is None or fabric.global_rank == 0:
+        try:
+            stack.enter_context(locked(folder.path, WHO))
+            if check:
+                check()
+        except AfieldError as error:
+            refusal = error
+    if fabric is not None and fabric.world_size > 1:
+        refusal = fabric.broadcast(refusal)
+    if refusal:
+        raise refusal
 
 
 def make_setup(config: Config, data: DomainSet) -> Setup:

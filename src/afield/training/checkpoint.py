@@ -11,6 +11,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from afield.errors import AfieldError
+from afield.files import replacing
 
 FORMAT = 1
 KEY = "afield"
@@ -35,9 +36,11 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
     """Write at once or not at all: a kill leaves the old file."""
     tensors: dict[str, Tensor] = {}
     content = {"format": FORMAT, **asdict(_without_state(checkpoint)), "state": _fold(checkpoint.state, "", tensors)}
-    temporary = path.with_name(path.name + ".tmp")
-    save_file(tensors, temporary, metadata={KEY: json.dumps(content)})
-    temporary.replace(path)
+    try:
+        with replacing(path) as temporary:
+            save_file(tensors, temporary, metadata={KEY: json.dumps(content)})
+    except SafetensorError as error:  # how it says that a disk is full
+        raise AfieldError(f"cannot write checkpoint {path}: {' '.join(str(error).split())}") from error
 
 
 def load_checkpoint(path: Path) -> Checkpoint:
@@ -71,7 +74,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
             raise TypeError("classes and sources are not lists")
         content |= {key: tuple(content[key]) for key in ("classes", "sources")}
         return Checkpoint(**content)
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, RecursionError) as error:
         raise AfieldError(f"{path} is damaged: its parts do not fit together ({error})") from error
 
 

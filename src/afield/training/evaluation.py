@@ -1,7 +1,7 @@
-"""Accuracy of a method on labelled test images, domain by domain. The only reader of the target's labels."""
+"""Accuracy of a method on test images, domain by domain. The only reader of the target's labels."""
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,8 +22,11 @@ CHUNKS_AHEAD = 3
 Result = dict[str, Any]
 
 
+View = LabelledView | UnlabelledView
+
+
 class Evaluator:
-    """Holds the evaluation views, on the device where they fit, and measures a method on them."""
+    """Measures a method on the evaluation views of a task, and keeps what looks at the target's labels apart."""
 
     def __init__(
         self,
@@ -32,37 +35,59 @@ class Evaluator:
         device: torch.device,
         placement: Placement = "auto",
     ) -> None:
-        self.normalise = Normalise(preprocessing).to(device)
-        self.device, self.views = device, views
-        # So many pixels at a time as 500 images of 32 x 32 have, as far as that is possible.
-        wanted = MOST_IMAGES * 32**2 // preprocessing.image_size**2
-        self.chunk = min(max(wanted, LEAST_IMAGES), MOST_IMAGES)
-        splits = [view.images for view in (*views.sources, *([views.target] if views.target else []))]
-        self.held = make_resident(splits, device) if stays_resident(splits, device, placement) else None
+        self.views = views
+        targets = [views.target] if views.target else []
+        self.measure = Measure((*views.sources, *targets), preprocessing, device, placement)
 
     def __call__(self, method: Method) -> dict[str, Any]:
         """`sources`; apart from them, since it looks at labels training never sees, `target`; and `unlabelled`.
 
-        The last says of the target's predictions how sure (`entropy`) and how varied (`diversity`, the entropy of
-        their mean) they are, in nats: what may be known, and chosen by, without labels. Of a target that nobody has
-        labelled it is all that is known: its accuracy is None.
+        The last says of the target's predictions how sure and how varied they are: what may be known, and chosen by,
+        without labels. Of a target that nobody has labelled it is all that is known.
+        """
+        results = self.measure(method)
+        unlabelled = {name: result.pop("unlabelled") for name, result in results.items()}
+        names = {self.views.target.name} if self.views.target else set()
+        return {
+            "sources": {name: result for name, result in results.items() if name not in names},
+            "target": {name: results[name] for name in names},
+            "unlabelled": {name: unlabelled[name] for name in names},
+        }
+
+
+class Measure:
+    """Holds views, on the device where they fit, and measures a method on each of them."""
+
+    def __init__(
+        self,
+        views: Sequence[View],
+        preprocessing: Preprocessing,
+        device: torch.device,
+        placement: Placement = "auto",
+    ) -> None:
+        self.normalise = Normalise(preprocessing).to(device)
+        self.device, self.views = device, tuple(views)
+        # So many pixels at a time as 500 images of 32 x 32 have, as far as that is possible.
+        wanted = MOST_IMAGES * 32**2 // preprocessing.image_size**2
+        self.chunk = min(max(wanted, LEAST_IMAGES), MOST_IMAGES)
+        splits = [view.images for view in views]
+        self.held = make_resident(splits, device) if stays_resident(splits, device, placement) else None
+
+    def __call__(self, method: Method) -> dict[str, Result]:
+        """By name of the view: `accuracy`, which is None without labels, `n`, `unlabelled` and a method's diagnostics.
+
+        `unlabelled` says how sure (`entropy`) and how varied (`diversity`, the entropy of their mean) the predictions
+        are, in nats.
         Always in float32, whatever training ran in, so that a record says what its checkpoint does.
         """
         training = method.training
         method.eval()
         with torch.no_grad():
-            sources = {view.name: self._measure(method, view) for view in self.views.sources}
-            target, unlabelled = {}, {}
-            if self.views.target:
-                name = self.views.target.name
-                target[name] = self._measure(method, self.views.target)
-                unlabelled[name] = target[name].pop("unlabelled")
+            results = {view.name: self._measure(method, view) for view in self.views}
         method.train(training)
-        for result in sources.values():
-            del result["unlabelled"]
-        return {"sources": sources, "target": target, "unlabelled": unlabelled}
+        return results
 
-    def _measure(self, method: Method, view: LabelledView | UnlabelledView) -> Result:
+    def _measure(self, method: Method, view: View) -> Result:
         correct: dict[str, Tensor] = defaultdict(lambda: torch.zeros((), dtype=torch.int64, device=self.device))
         gates: dict[str, Tensor] = defaultdict(lambda: torch.zeros((), dtype=torch.float64, device=self.device))
         mean, entropies = torch.zeros((), device=self.device), torch.zeros((), device=self.device)

@@ -21,7 +21,7 @@ from afield.errors import AfieldError
 from afield.files import write_whole
 from afield.methods import Method
 from afield.results.folder import RunFolder
-from afield.results.records import Record, append_record, evaluations, read_records, rewrite_records
+from afield.results.records import Record, append_record, end_of, evaluations, read_records, rewrite_records
 from afield.results.selection import select
 from afield.training.backend import backend_settings
 from afield.training.checkpoint import (
@@ -96,7 +96,7 @@ class Loop:
     @property
     def ended(self) -> bool:
         """Whether there is nothing left to do."""
-        return self.step == self.options.steps and read_records(self.folder.records)[-1]["event"] == "end"
+        return self.step == self.options.steps and end_of(read_records(self.folder.records)) is not None
 
     @property
     def leads(self) -> bool:
@@ -206,8 +206,8 @@ class Loop:
             if self.folder.holds_run:
                 self.folder.clear()
             self.folder.path.mkdir(parents=True, exist_ok=True)
+            rewrite_records(self.folder.records, [header])  # first, since a run is known by its records
             write_whole(self.folder.config, tomli_w.dumps(self.setup.config))
-            rewrite_records(self.folder.records, [header])
             self._save(self.folder.last)
         self.fabric.barrier()
 

@@ -1,0 +1,35 @@
+"""Too little memory is a thing a user can mend: say so in one line."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from afield.config.layers import Config
+from afield.errors import AfieldError
+
+# What torch says where it raises a plain RuntimeError: of host memory, of its libraries' own memory on a GPU, and of
+# sizes that no machine has.
+SIGNS = ("can't allocate memory", "ALLOC_FAILED", "out of memory", "Storage size calculation overflowed")
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that memory did not suffice, on the device or the host."""
+    if isinstance(error, torch.cuda.OutOfMemoryError | MemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(sign in str(error) for sign in SIGNS)
+
+
+@contextmanager
+def memory_explained(config: Config) -> Iterator[None]:
+    """Running out of memory inside is an error that says what to lower."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        streamed = "" if config.data.placement == "streamed" else ", or set data.placement=streamed"
+        raise AfieldError(
+            f"out of memory: lower training.batch_size ({config.training.batch_size}) or data.image_size "
+            f"({config.data.image_size}), choose a smaller network{streamed}"
+        ) from error

@@ -1,0 +1,325 @@
+"""Files that are small on disk and large in memory, and files that say one thing and hold another."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+import afield
+from afield import AfieldError
+from afield.app.evaluate import evaluate_checkpoint
+from afield.app.images import read_image
+from afield.config.layers import resolve
+from afield.data import pixels
+from afield.data.domain import Domain, DomainSet, Split
+from afield.data.pixels import UnreadableImageError, make_square, read_square
+from afield.methods import Method, register_method
+from afield.methods import registry as method_registry
+from afield.methods.create import method_of
+from afield.training.checkpoint import KEY, Checkpoint, save_checkpoint
+
+MEGABYTE = 2**20
+
+
+@pytest.fixture(scope="module")
+def run(train_toy, tmp_path_factory):
+    return train_toy(tmp_path_factory.mktemp("run") / "run", "baseline", 2)
+
+
+@pytest.fixture(scope="module")
+def model(run):
+    return afield.load(run.checkpoint)
+
+
+def changed(run, path, change):
+    """The run's checkpoint with its description changed."""
+    with safe_open(run.checkpoint, framework="pt") as file:
+        content = json.loads(file.metadata()[KEY])
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    change(content)
+    save_file(tensors, path, {KEY: json.dumps(content)})
+    return path
+
+
+def memory_of(code, *words):
+    """What a process that runs this code needs beyond what importing takes, in bytes; and what it prints."""
+    before = "import resource, sys, afield; from afield.app import model, images\n"
+    after = "\nprint(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before, file=sys.stderr)"
+    code = f"{before}before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n{code}{after}"
+    done = subprocess.run([sys.executable, "-c", code, *map(str, words)], capture_output=True, text=True, check=True)
+    return 1024 * int(done.stderr.splitlines()[-1]), done.stdout
+
+
+LOAD = "try:\n    afield.load(sys.argv[1])\nexcept afield.AfieldError as error:\n    print(error)"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda content: content["config"]["network"].update(width=4000),
+        lambda content: content["config"]["network"].update(width=10**9),
+        lambda content: content["config"]["network"].update(hidden=[50_000, 50_000]),
+        lambda content: content["config"]["network"].update(backbone="resnet152"),
+        lambda content: content.update(classes=[str(number) for number in range(1_000_000)]),
+        lambda content: content["config"]["method"].update(name="meda", samples=10**7),
+        lambda content: content.update(sources=["x"] * 100_000),
+    ],
+    ids=["width 4000", "width 10^9", "hidden", "resnet152", "classes", "samples", "sources"],
+)
+def test_a_checkpoint_that_asks_for_a_larger_network_than_it_holds_takes_no_memory(run, tmp_path, change):
+    path = changed(run, tmp_path / "some.ckpt", change)
+    taken, said = memory_of(LOAD, path)
+    assert "some.ckpt is damaged or from another version of afield" in said
+    assert len(said.splitlines()) == 1
+    assert taken < 300 * MEGABYTE
+
+
+def test_a_checkpoint_for_very_large_images_loads_in_little_memory(run, tmp_path):
+    def enlarge(content):
+        content["preprocessing"]["image_size"] = 4096
+
+    taken, said = memory_of(LOAD, changed(run, tmp_path / "some.ckpt", enlarge))
+    assert said == ""
+    assert taken < 300 * MEGABYTE
+
+
+@pytest.mark.parametrize("size", [0, -1, 4097, 10**9])
+def test_absurd_image_sizes_are_refused(run, tmp_path, size):
+    path = changed(run, tmp_path / "some.ckpt", lambda content: content["preprocessing"].update(image_size=size))
+    with pytest.raises(AfieldError, match="image_size"):
+        afield.load(path)
+
+
+def test_a_refusal_names_the_tensor_and_both_shapes(run, tmp_path):
+    path = changed(run, tmp_path / "some.ckpt", lambda content: content["config"]["network"].update(width=16))
+    with pytest.raises(AfieldError, match=r"'backbone\.0\.weight' .* \(16, 3, 5, 5\), and the file has \(8, 3, 5, 5\)"):
+        afield.load(path)
+
+
+@pytest.mark.parametrize("name", afield.list_methods())
+def test_every_method_saved_and_loaded_predicts_the_same(tmp_path, name):
+    """Also what is not in the file, such as constants that are computed when a method is built."""
+    config = resolve({"method": {"name": name}, "network": {"width": 8}})
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        method = method_of(config, 32, 4, 3)
+        for value in method.state_dict().values():
+            if value.is_floating_point():
+                value.copy_(value + 0.01 * torch.rand_like(value))
+        images = torch.rand(5, 3, 32, 32)
+    preprocessing = {"image_size": 32, "mean": [0.5] * 3, "std": [0.5] * 3}
+    state = {"model": method.state_dict()}
+    saved = Checkpoint(config.as_dict(), tuple("abcd"), tuple("xyz"), preprocessing, 0, state)
+    save_checkpoint(tmp_path / "some.ckpt", saved)
+    loaded = afield.load(tmp_path / "some.ckpt")
+    with torch.no_grad():
+        expected = method.eval().inspect(2 * images - 1)
+        assert torch.allclose(loaded(images), expected.scores, atol=1e-6)
+        seen = loaded.method.inspect(2 * images - 1)
+    for kind in ("views", "gates"):
+        for part, values in getattr(expected, kind).items():
+            assert torch.allclose(getattr(seen, kind)[part], values, atol=1e-6), part
+    assert not any(tensor.is_meta for tensor in (*loaded.parameters(), *loaded.buffers()))
+
+
+def test_a_users_own_method_that_looks_at_values_while_it_is_built_is_loaded(tmp_path, monkeypatch):
+    monkeypatch.setattr(method_registry, "_methods", dict(method_registry._methods))
+
+    @register_method("looking", summary="looks at values", reference="none")
+    class Looking(Method):
+        def __init__(self, shape, options):
+            super().__init__(shape, options)
+            self.count = int(torch.ones(3).sum())
+
+    config = resolve({"method": {"name": "looking"}, "network": {"width": 8}})
+    state = {"model": method_of(config, 32, 2, 1).state_dict()}
+    preprocessing = {"image_size": 32, "mean": [0.5] * 3, "std": [0.5] * 3}
+    save_checkpoint(tmp_path / "some.ckpt", Checkpoint(config.as_dict(), ("a", "b"), ("x",), preprocessing, 0, state))
+    assert afield.load(tmp_path / "some.ckpt").method.count == 3
+
+
+def save_large(path, mode, size):
+    """In a process of its own, whose memory does not count."""
+    code = "import sys, numpy as np; from PIL import Image; mode, size = sys.argv[2], int(sys.argv[3]);"
+    code += "image = Image.fromarray(np.full((size, size), 40000, np.uint16)) if mode == 'I;16' else "
+    code += "Image.new(mode, (size, size), 7); image.save(sys.argv[1])"
+    subprocess.run([sys.executable, "-c", code, str(path), mode, str(size)], check=True)
+
+
+@pytest.mark.parametrize("mode", ["I;16", "P", "RGBA", "RGB", "1"])
+def test_a_large_image_of_any_kind_is_read_in_a_few_hundred_megabytes(tmp_path, mode):
+    save_large(tmp_path / "large.png", mode, 9000)
+    assert (tmp_path / "large.png").stat().st_size < 3 * MEGABYTE
+    code = "from pathlib import Path\nprint(images.read_image(Path(sys.argv[1]), 224).shape)"
+    taken, said = memory_of(code, tmp_path / "large.png")
+    assert said.strip() == "torch.Size([3, 224, 224])"
+    assert taken < 500 * MEGABYTE
+
+
+def test_an_image_of_too_many_pixels_is_refused_by_name(model, tmp_path):
+    Image.new("1", (20_000, 6_000)).save(tmp_path / "huge.png")
+    with pytest.raises(UnreadableImageError, match=r"huge\.png has 20000 x 6000 pixels"):
+        model.predict(tmp_path / "huge.png")
+    with Image.open(tmp_path / "huge.png") as image, pytest.raises(UnreadableImageError, match="20000 x 6000 pixels"):
+        model.predict(image)
+
+
+def test_predicting_many_files_takes_the_memory_of_a_few(run, tmp_path):
+    Image.new("RGB", (600, 600), "red").save(tmp_path / "one.png")
+    code = "from pathlib import Path\nfrom afield.app.predict import predict_files\n"
+    code += "print(len(predict_files(Path(sys.argv[1]), [Path(sys.argv[2])] * int(sys.argv[3]))[0]))"
+    few, many = (memory_of(code, run.checkpoint, tmp_path / "one.png", count) for count in (300, 1500))
+    assert many[1].strip() == "1500"
+    assert many[0] < few[0] + 30 * MEGABYTE
+
+
+def test_fewer_large_images_are_looked_at_together(model):
+    chunks = {}
+    for size in (16, 224, 4096):
+        model_of_size = afield.Model(model.method, replace(model.preprocessing, image_size=size), model.classes, None)
+        chunks[size] = model_of_size.chunk
+    assert chunks == {16: 256, 224: 64, 4096: 1}
+
+
+KINDS = {
+    "grey.png": lambda a: Image.fromarray(a[:, :, 0]),
+    "colour.png": Image.fromarray,
+    "colour.jpg": Image.fromarray,
+    "palette.png": lambda a: Image.fromarray(a).quantize(64),
+    "clear.png": lambda a: Image.fromarray(np.dstack([a, a[:, :, 0]])),
+    "deep.png": lambda a: Image.fromarray(a[:, :, 0].astype(np.uint16) * 257),
+    "print.tif": lambda a: Image.fromarray(a).convert("CMYK"),
+    "float.tif": lambda a: Image.fromarray(a[:, :, 0].astype(np.float32) / 255),
+}
+
+
+@pytest.mark.parametrize("oblong", ["squash", "crop", "pad"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_prediction_sees_the_very_bytes_that_training_sees(tmp_path, kind, oblong):
+    rows, columns = np.mgrid[:90, :160]
+    array = np.stack([rows, columns, rows + columns], axis=2).astype(np.uint8)
+    KINDS[kind](array).save(tmp_path / kind)
+    trained = read_square(tmp_path / kind, 16, oblong)
+    predicted = read_image(tmp_path / kind, 16, oblong)
+    assert torch.equal(predicted, torch.tensor(trained).permute(2, 0, 1).float() / 255)
+
+
+@pytest.mark.parametrize("oblong", ["squash", "crop", "pad"])
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "clear.png"])
+def test_an_image_shrunk_in_strips_looks_like_one_that_is_not(monkeypatch, kind, oblong):
+    rows, columns = np.mgrid[:180, :401]
+    array = np.stack([rows, columns // 2, (rows + columns) // 3], axis=2).astype(np.uint8)
+    image = KINDS[kind](array)
+    plain = pixels.to_rgb(image)
+    monkeypatch.setattr(pixels, "PIXELS_AT_A_TIME", 2000)
+    shrunk = make_square(image, 8, oblong).astype(int)
+    whole = make_square(plain.resize((401, 180)), 40, oblong)
+    expected = np.asarray(Image.fromarray(whole).resize((8, 8), Image.Resampling.BOX)).astype(int)
+    assert np.abs(shrunk - expected).mean() < 12
+
+
+def test_a_photograph_is_upright_however_it_is_stored(tmp_path):
+    tall = np.zeros((4, 8, 4), np.uint8)
+    tall[:, :4] = 255
+    turned = Image.Exif()
+    turned[0x0112] = 6
+    for mode in ("RGBA", "RGB", "L", "P"):
+        Image.fromarray(tall).convert(mode).save(tmp_path / f"{mode}.png", exif=turned)
+        square = read_square(tmp_path / f"{mode}.png", 8, "squash")
+        assert (square[0, 0, 0], square[7, 0, 0]) == (255, 0), mode
+
+
+def test_images_stored_as_fractions_must_be_fractions(tmp_path):
+    for number, value in enumerate((7.5, -1.0, float("nan"))):
+        Image.fromarray(np.full((8, 8), value, np.float32)).save(tmp_path / f"{number}.tif")
+        with pytest.raises(UnreadableImageError, match=rf"{number}\.tif: float images hold values in 0\.\.1"):
+            read_square(tmp_path / f"{number}.tif", 8, "squash")
+
+
+def test_a_run_folder_stands_for_its_last_checkpoint(run, model, toy, tmp_path):
+    assert afield.load(run.folder).classes == model.classes
+    assert evaluate_checkpoint(run.folder, "toy", ["night"]) == evaluate_checkpoint(run.checkpoint, "toy", ["night"])
+    with pytest.raises(AfieldError, match=r"no checkpoint in folder .*: a run's folder has a last\.ckpt"):
+        afield.load(tmp_path)
+
+
+def test_evaluation_needs_no_data_named(run):
+    results = evaluate_checkpoint(run.folder)
+    assert set(results) == {"day", "dusk", "fog", "night"}
+    assert results["night"]["accuracy"] == run.accuracy["night"]
+
+
+def test_classes_are_matched_by_name_and_not_by_place(run, toy):
+    turned = tuple(reversed(toy.classes))
+    domains = {
+        name: replace(domain, test=replace(domain.test, labels=len(turned) - 1 - domain.test.labels))
+        for name, domain in toy.domains.items()
+    }
+    there = evaluate_checkpoint(run.folder, DomainSet("turned", turned, domains))
+    assert {name: result["accuracy"] for name, result in there.items()} == {
+        name: result["accuracy"] for name, result in evaluate_checkpoint(run.folder).items()
+    }
+
+
+def test_fewer_classes_are_evaluated_and_unknown_ones_are_named(run, toy):
+    night = toy["night"].test
+    few = np.flatnonzero(night.labels < 2)
+    split = Split.of_array(night.images.read(few), night.labels[few])
+    results = evaluate_checkpoint(run.folder, DomainSet("few", toy.classes[:2], {"n": Domain("n", split, split, "")}))
+    assert results["n"]["n"] == len(few)
+    with pytest.raises(AfieldError, match="other classes than data set 'more': not circle, but across, down, square"):
+        evaluate_checkpoint(run.folder, DomainSet("more", (*toy.classes, "circle"), toy.domains))
+
+
+def test_a_domain_without_labels_has_no_accuracy(run, toy):
+    blind = Split(toy["night"].test.images, None)
+    data = DomainSet("toy", toy.classes, {**toy.domains, "night": Domain("night", blind, blind, "rendered")})
+    results = evaluate_checkpoint(run.folder, data)
+    assert results["night"]["accuracy"] is None
+    assert results["night"]["n"] == len(blind)
+    assert results["night"]["unlabelled"]["entropy"] > 0
+    assert results["day"] == evaluate_checkpoint(run.folder, toy, ["day"])["day"]
+
+
+REGISTER = """
+import conftest
+from afield.data.registry import register_data
+from afield.data.domain import Domain, DomainSet, Split
+toy = conftest.toy_data()
+blind = Split(toy["night"].test.images, None)
+register_data("toy")(lambda: DomainSet("toy", toy.classes, {**toy.domains, "night": Domain("night", blind, blind, "")}))
+from afield.app.cli import main
+main()
+"""
+
+
+def test_the_command_line_evaluates_and_predicts_from_a_run_folder(run, tmp_path):
+    def command(*words):
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        words = [sys.executable, "-c", REGISTER, *map(str, words)]
+        return subprocess.run(words, capture_output=True, text=True, env=environment, cwd=tmp_path)
+
+    shown = command("evaluate", run.folder, "--domain", "night", "--domain", "day")
+    assert shown.returncode == 0, shown.stderr
+    (row,) = [line for line in shown.stdout.splitlines() if "night" in line]
+    assert "-" in row.split()
+    values = json.loads(command("evaluate", run.folder, "--json").stdout)
+    assert values["night"]["accuracy"] is None
+    assert values["day"]["accuracy"] is not None
+    Image.new("RGB", (40, 30), "red").save(tmp_path / "red.png")
+    predicted = command("predict", run.folder, "red.png")
+    assert predicted.returncode == 0, predicted.stderr
+    assert predicted.stdout.startswith("file,class,probability\nred.png,")
+    for words in (["predict", tmp_path, "red.png"], ["evaluate", tmp_path]):
+        refused = command(*words)
+        assert refused.returncode == 2
+        assert len(refused.stderr.splitlines()) == 1
+        assert "no checkpoint in folder" in refused.stderr
