@@ -16,8 +16,7 @@ from rich.console import Console
 
 from afield import AfieldError
 from afield.app.cli import main
-from afield.bench import engines as crew
-from afield.bench import worker
+from afield.bench import engines, worker
 from afield.bench.engines import work_in_processes
 from afield.bench.folder import BenchFolder, open_folder
 from afield.bench.progress import BenchProgress
@@ -30,7 +29,7 @@ from afield.training import loop
 from conftest import SMALL
 from support.serve_or_die import serve_or_die
 
-COMMAND = Path(sys.executable).parent / "afield"
+COMMAND = [sys.executable, "-m", "afield"]
 PLAN = {"protocol": "toy/test", "methods": ["baseline", "far"], "targets": ["dusk", "night"], "seeds": [0, 1]}
 QUICK = SMALL | {"training.steps": 12}
 DIVERGING = {"label": "too fast", "method": "baseline", "settings": {"training.lr": 1e30}}
@@ -44,7 +43,7 @@ class Killed(BaseException):
 def protocol(toy, monkeypatch):
     """A protocol over the toy data."""
     targets = tuple(toy.domains)
-    named = Protocol(name="toy/test", version=1, data="toy", task="uda", targets=targets)
+    named = Protocol(name="toy/test", version=1, data="toy", preset="toy", task="uda", targets=targets)
     monkeypatch.setitem(protocols(), "toy/test", named)
 
 
@@ -269,7 +268,7 @@ def test_an_interrupt_says_what_is_recorded_and_the_same_command_goes_on(home, t
     code, _, err = call(monkeypatch, capsys, "bench", "plan.toml", "--out", "out", "--workers", "1")
     assert code == 130
     assert "3 of 8 runs are recorded in out/records.jsonl" in err
-    assert "what is recorded stays, and the same command goes on" in err
+    assert "finished runs are recorded, and the same command continues" in err
     monkeypatch.setattr(worker, "train_job", counting)
     code, out, err = call(monkeypatch, capsys, "bench", "plan.toml", "--out", "out", "--workers", "1")
     assert (code, len(trained)) == (0, 8)
@@ -292,7 +291,7 @@ def test_the_command_prints_a_line_a_run_and_exits_with_1_if_one_failed(home, mo
     code, out, err = call(monkeypatch, capsys, "bench", "plan.toml", "--out", "out")
     assert code == 1
     evaluation = recorded()["baseline", "night", 0][-2]
-    accuracy = f"target night {evaluation['oracle']['night']['accuracy']:.1%} (oracle)"
+    accuracy = f"target night {evaluation['target']['night']['accuracy']:.1%} (labels not used in training)"
     assert f"1/2 baseline, target night, seed 0: sources {sources(evaluation):.1%}, {accuracy}; " in err
     assert "2/2 too fast, target night, seed 0: failed: training diverged" in err
     assert err.count("failed: too fast, target night, seed 0: training diverged") == 1
@@ -323,7 +322,7 @@ def test_one_bar_goes_over_all_runs_and_says_how_far_those_under_way_are(home, t
     assert "2/4 runs" in after
     assert "33%" in after, "a run that has ended counts whole"
     assert f"far, target dusk, seed 1: step 6, sources {run.source_accuracy:.1%}, target dusk" in shown
-    assert "far, target night, seed 0: begun" in shown
+    assert "far, target night, seed 0: started" in shown
 
 
 @pytest.mark.parametrize(
@@ -377,7 +376,7 @@ def test_a_folder_that_is_not_a_benchmarks_or_in_use_or_about_other_images_is_le
     with pytest.raises(AfieldError, match="run holds a run of `afield train`"):
         bench(out="run")
     assert Path("run/records.jsonl").read_bytes() == before
-    with open_folder(Path("out")), pytest.raises(AfieldError, match="another `afield bench` is at work in out"):
+    with open_folder(Path("out")), pytest.raises(AfieldError, match="another `afield bench` is running in out"):
         bench()
     bench(methods=["baseline"], seeds=[0])
     file = Path("out/records.jsonl")
@@ -392,8 +391,8 @@ def test_a_folder_that_is_not_a_benchmarks_or_in_use_or_about_other_images_is_le
 
 
 def test_a_process_that_dies_fails_its_job_and_is_replaced(monkeypatch, tmp_path):
-    monkeypatch.setattr(crew, "serve", serve_or_die)
-    monkeypatch.setattr(crew, "shares", lambda count: [{"CUDA_VISIBLE_DEVICES": "7"}] * count)
+    monkeypatch.setattr(engines, "serve", serve_or_die)
+    monkeypatch.setattr(engines, "machine_parts", lambda count: [{"CUDA_VISIBLE_DEVICES": "7"}] * count)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     tasks = [(job, tmp_path) for job in ("one", "fatal", "two", "three")]
     begun = []
@@ -416,15 +415,15 @@ def test_workers_share_the_gpus_and_the_processors(monkeypatch, home):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     for name in ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS"):
         monkeypatch.delenv(name, raising=False)
-    assert [tuple(share.values()) for share in crew.shares(3)] == [("5", "0"), ("5", "1"), ("5", "0")]
+    assert [tuple(part.values()) for part in engines.machine_parts(3)] == [("5", "0"), ("5", "1"), ("5", "0")]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7")
-    assert [tuple(share.values()) for share in crew.shares(2)] == [("8", "4"), ("8", "7")]
+    assert [tuple(part.values()) for part in engines.machine_parts(2)] == [("8", "4"), ("8", "7")]
     for device, count in (("auto", 4), ("cpu", 1)):
         write_plan("plan.toml", {"training.device": device})
-        assert crew.usual_workers([(job, home) for job in read_plan(Path("plan.toml"))]) == count
+        assert engines.usual_workers([(job, home) for job in read_plan(Path("plan.toml"))]) == count
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert crew.shares(2) == [{"OMP_NUM_THREADS": "8"}] * 2
-    assert crew.usual_workers([]) == 1
+    assert engines.machine_parts(2) == [{"OMP_NUM_THREADS": "8"}] * 2
+    assert engines.usual_workers([]) == 1
 
 
 def children(pid):
@@ -445,7 +444,7 @@ def test_killed_outright_it_leaves_no_process_behind_and_called_again_runs_nothi
     often = {"training.checkpoint_every": 10, "training.evaluate_every": 100}
     changes = {"protocol": "digits/embedded", "methods": ["baseline"], "targets": ["uci"], "seeds": [0, 1, 2, 3]}
     write_plan("plan.toml", tiny | often, **changes)
-    words = [COMMAND, "bench", "plan.toml", "--out", "out", "--workers", "2"]
+    words = [*COMMAND, "bench", "plan.toml", "--out", "out", "--workers", "2"]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(words, env=environment, stderr=subprocess.PIPE, text=True)
     assert process.stderr

@@ -113,7 +113,7 @@ def test_a_plan_takes_methods_in_any_case():
     wanted, given = (PlanFile(protocol="digits/embedded", methods=(name,), seeds=(0,)) for name in ("far", "FAR"))
     assert [job.identity for job in plan_jobs(given)] == [job.identity for job in plan_jobs(wanted)]
     row = {"label": "Far", "method": "far", "settings": {"method.align_weight": 0.1}}
-    with pytest.raises(AfieldError, match="row 'Far': this is a method's name"):
+    with pytest.raises(AfieldError, match="row 'Far': that is a method's name"):
         plan_jobs(PlanFile(protocol="digits/embedded", seeds=(0,), rows=(row,)))
 
 

@@ -138,7 +138,7 @@ def plan_rows(content: PlanFile) -> list[PlanRow]:
     labelled = [validated(PlanRow, f"plan.rows.{number}", row) for number, row in enumerate(content.rows)]
     for row in labelled:
         if canonical_name(row.label) in list_methods():
-            raise AfieldError(f"row '{row.label}': this is a method's name; a row with settings needs another label")
+            raise AfieldError(f"row '{row.label}': that is a method's name; a row with settings needs another label")
     methods = [canonical_name(name) for name in content.methods]
     rows = [*(PlanRow(label=name, method=name) for name in methods), *labelled]
     if not (rows and content.seeds):
@@ -176,5 +176,5 @@ def plan_settings(settings: dict[str, Any]) -> Values:
     for section, keys in values.items():
         for name in keys:
             if section in ("data", "task") or (section, name) in (("method", "name"), ("training", "seed")):
-                raise AfieldError(f"{section}.{name} is decided by the plan itself; it cannot be a setting")
+                raise AfieldError(f"the plan itself decides {section}.{name}; it cannot be a setting")
     return values
