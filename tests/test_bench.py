@@ -27,9 +27,9 @@ from afield.results.records import read_records, read_runs, rewrite_records
 from afield.results.table import make_table
 from afield.training import loop
 from conftest import SMALL
+from support.command import COMMAND
 from support.serve_or_die import serve_or_die
 
-COMMAND = [sys.executable, "-m", "afield"]
 PLAN = {"protocol": "toy/test", "methods": ["baseline", "far"], "targets": ["dusk", "night"], "seeds": [0, 1]}
 QUICK = SMALL | {"training.steps": 12}
 DIVERGING = {"label": "too fast", "method": "baseline", "settings": {"training.lr": 1e30}}

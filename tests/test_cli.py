@@ -24,8 +24,8 @@ from afield.data.domain import Split
 from afield.data.registry import load_data
 from afield.results.run import read_run
 from afield.training.checkpoint import load_checkpoint
+from support.command import COMMAND
 
-COMMAND = [sys.executable, "-m", "afield"]
 ROOT = Path(__file__).parents[1]
 TINY = {"network.width": 8, "training.batch_size": 4, "training.evaluate_every": 3}
 SET = [word for key, value in TINY.items() for word in ("--set", f"{key}={value}")]

@@ -18,8 +18,8 @@ from afield.app.cli import main
 from afield.config import cards
 from afield.methods import Method, register_method
 from afield.methods import registry as method_registry
+from support.command import COMMAND
 
-COMMAND = [sys.executable, "-m", "afield"]
 TINY = {"network.width": 8, "training.batch_size": 4}
 TRAIN = ["train", "--data", "digits", "--task", "uda", "--target", "street", "--method", "far", "--steps", "2"]
 OUT = ["--out", "runs/new"]

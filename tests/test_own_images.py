@@ -5,16 +5,15 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import afield
 from afield.results.records import evaluations
+from support.command import COMMAND
 from support.images import write_folder, write_image
 
-COMMAND = Path(sys.executable).parent / "afield"
 CLASSES = {"bus": 10, "car": 10, "tram": 10}
 TINY = {"network.width": 8, "training.batch_size": 6, "training.evaluate_every": 4, "training.checkpoint_every": 4}
 SET = [word for key, value in TINY.items() for word in ("--set", f"{key}={value}")]
@@ -22,7 +21,7 @@ SET = [word for key, value in TINY.items() for word in ("--set", f"{key}={value}
 
 def afield_command(*words, cwd):
     environment = {**os.environ, "COLUMNS": "200", "OMP_NUM_THREADS": "1", "AFIELD_CACHE": str(cwd / "cache")}
-    command = [COMMAND, *map(str, words)]
+    command = [*COMMAND, *map(str, words)]
     return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=environment, check=False)
 
 

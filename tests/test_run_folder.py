@@ -4,7 +4,6 @@ import os
 import signal
 import stat
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -19,9 +18,9 @@ from afield.results.folder import RunFolder
 from afield.results.records import append_record, read_records, read_runs, rewrite_records
 from afield.training.checkpoint import Checkpoint, save_checkpoint
 from afield.training.loop import Loop
+from support.command import COMMAND
 
 TINY = {"network.width": 8, "training.batch_size": 4, "training.device": "cpu"}
-COMMAND = [sys.executable, "-c", "from afield.app.cli import main; main()"]
 TRAIN = ["train", "--data", "digits", "--target", "street", "--method", "baseline"]
 SETTINGS = [word for name, value in TINY.items() for word in ("--set", f"{name}={value}")]
 
