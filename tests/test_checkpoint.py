@@ -214,7 +214,7 @@ def test_a_loaded_model_computes_what_the_trained_method_does(run, model, toy):
     stored = load_checkpoint(run.checkpoint)
     method = method_of(resolve(stored.config), 16, 3, 3)
     method.load_state_dict(stored.state["model"])
-    images = torch.from_numpy(toy["night"].test.images).permute(0, 3, 1, 2)
+    images = torch.from_numpy(toy["night"].test.images.array).permute(0, 3, 1, 2)
     assert method.experts is not None
     assert torch.equal(model(images.float() / 255), method.eval()((images.float() / 255 - 0.5) / 0.5))
 
@@ -238,7 +238,7 @@ def test_a_model_loads_where_its_data_set_is_unknown(run, monkeypatch):
 
 
 def test_images_in_every_form_give_the_same_answer(model, toy, tmp_path):
-    arrays = toy["day"].test.images
+    arrays = toy["day"].test.images.array
     paths = [tmp_path / f"{number}.png" for number in range(len(arrays))]
     for path, array in zip(paths, arrays, strict=True):
         Image.fromarray(array).save(path)
@@ -318,7 +318,7 @@ def test_a_grey_image_means_the_same_in_every_mode():
 
 def test_a_prediction_does_not_stand_in_the_way_of_a_gradient(train_toy, toy, tmp_path):
     model = afield.load(train_toy(tmp_path / "run", "baseline", steps=2).checkpoint)
-    model.predict(toy["night"].test.images)
+    model.predict(toy["night"].test.images.array)
     images = torch.rand(2, 3, 16, 16, requires_grad=True)
     model(images).sum().backward()
     assert images.grad.abs().sum() > 0

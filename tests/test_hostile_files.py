@@ -1,7 +1,6 @@
 """Files that are small on disk and large in memory, and files that say one thing and hold another."""
 
 import json
-import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -10,15 +9,20 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from rich.console import Console
 from safetensors import safe_open
 from safetensors.torch import save_file
 
 import afield
 from afield import AfieldError
+from afield.app import cli
+from afield.app.cli import main
 from afield.app.evaluate import evaluate_checkpoint
 from afield.app.images import read_image
+from afield.config import cards
 from afield.config.layers import resolve
 from afield.data import pixels
+from afield.data import registry as data_registry
 from afield.data.domain import Domain, DomainSet, Split
 from afield.data.pixels import UnreadableImageError, make_square, read_square
 from afield.methods import Method, register_method
@@ -49,44 +53,44 @@ def changed(run, path, change):
     return path
 
 
-def memory_of(code, *words):
-    """What a process that runs this code needs beyond what importing takes, in bytes; and what it prints."""
-    before = "import resource, sys, afield; from afield.app import model, images\n"
-    after = "\nprint(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before, file=sys.stderr)"
-    code = f"{before}before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n{code}{after}"
+def memory_of(imports, code, *words):
+    """What a process that runs this code needs beyond what its imports take, in bytes; and what it prints."""
+    peak = "resource.getrusage(resource.RUSAGE_SELF).ru_maxrss"
+    code = f"import resource, sys\n{imports}\nbefore = {peak}\n{code}\nprint({peak} - before, file=sys.stderr)"
     done = subprocess.run([sys.executable, "-c", code, *map(str, words)], capture_output=True, text=True, check=True)
     return 1024 * int(done.stderr.splitlines()[-1]), done.stdout
 
 
-LOAD = "try:\n    afield.load(sys.argv[1])\nexcept afield.AfieldError as error:\n    print(error)"
+LOAD = """
+for path in sys.argv[1:]:
+    try:
+        afield.load(path)
+    except afield.AfieldError as error:
+        print(error)
+"""
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda content: content["config"]["network"].update(width=4000),
-        lambda content: content["config"]["network"].update(width=10**9),
-        lambda content: content["config"]["network"].update(hidden=[50_000, 50_000]),
-        lambda content: content["config"]["network"].update(backbone="resnet152"),
-        lambda content: content.update(classes=[str(number) for number in range(1_000_000)]),
-        lambda content: content["config"]["method"].update(name="meda", samples=10**7),
-        lambda content: content.update(sources=["x"] * 100_000),
-    ],
-    ids=["width 4000", "width 10^9", "hidden", "resnet152", "classes", "samples", "sources"],
-)
-def test_a_checkpoint_that_asks_for_a_larger_network_than_it_holds_takes_no_memory(run, tmp_path, change):
-    path = changed(run, tmp_path / "some.ckpt", change)
-    taken, said = memory_of(LOAD, path)
-    assert "some.ckpt is damaged or from another version of afield" in said
-    assert len(said.splitlines()) == 1
+def test_a_checkpoint_that_asks_for_more_than_it_holds_takes_no_memory(run, tmp_path):
+    changes = {
+        "width 4000": lambda content: content["config"]["network"].update(width=4000),
+        "width 10^9": lambda content: content["config"]["network"].update(width=10**9),
+        "hidden": lambda content: content["config"]["network"].update(hidden=[50_000, 50_000]),
+        "resnet152": lambda content: content["config"]["network"].update(backbone="resnet152"),
+        "classes": lambda content: content.update(classes=[str(number) for number in range(200_000)]),
+        "meda": lambda content: content["config"]["method"].update(name="meda", samples=10**7),
+        "sources": lambda content: content.update(sources=["x"] * 100_000),
+    }
+    paths = [changed(run, tmp_path / f"{name}.ckpt", change) for name, change in changes.items()]
+    taken, said = memory_of("import afield, afield.app.model", LOAD, *paths)
+    assert len(said.splitlines()) == len(changes)
+    for name, line in zip(changes, said.splitlines(), strict=True):
+        assert f"{name}.ckpt is damaged or from another version of afield" in line
     assert taken < 300 * MEGABYTE
 
 
 def test_a_checkpoint_for_very_large_images_loads_in_little_memory(run, tmp_path):
-    def enlarge(content):
-        content["preprocessing"]["image_size"] = 4096
-
-    taken, said = memory_of(LOAD, changed(run, tmp_path / "some.ckpt", enlarge))
+    path = changed(run, tmp_path / "some.ckpt", lambda content: content["preprocessing"].update(image_size=4096))
+    taken, said = memory_of("import afield, afield.app.model", LOAD, path)
     assert said == ""
     assert taken < 300 * MEGABYTE
 
@@ -132,6 +136,7 @@ def test_every_method_saved_and_loaded_predicts_the_same(tmp_path, name):
 
 def test_a_users_own_method_that_looks_at_values_while_it_is_built_is_loaded(tmp_path, monkeypatch):
     monkeypatch.setattr(method_registry, "_methods", dict(method_registry._methods))
+    monkeypatch.setattr(cards, "_registered", dict(cards._registered))
 
     @register_method("looking", summary="looks at values", reference="none")
     class Looking(Method):
@@ -158,9 +163,9 @@ def save_large(path, mode, size):
 def test_a_large_image_of_any_kind_is_read_in_a_few_hundred_megabytes(tmp_path, mode):
     save_large(tmp_path / "large.png", mode, 9000)
     assert (tmp_path / "large.png").stat().st_size < 3 * MEGABYTE
-    code = "from pathlib import Path\nprint(images.read_image(Path(sys.argv[1]), 224).shape)"
-    taken, said = memory_of(code, tmp_path / "large.png")
-    assert said.strip() == "torch.Size([3, 224, 224])"
+    imports = "from afield.data.pixels import read_square"
+    taken, said = memory_of(imports, "print(read_square(sys.argv[1], 224, 'crop').shape)", tmp_path / "large.png")
+    assert said.strip() == "(224, 224, 3)"
     assert taken < 500 * MEGABYTE
 
 
@@ -174,11 +179,12 @@ def test_an_image_of_too_many_pixels_is_refused_by_name(model, tmp_path):
 
 def test_predicting_many_files_takes_the_memory_of_a_few(run, tmp_path):
     Image.new("RGB", (600, 600), "red").save(tmp_path / "one.png")
-    code = "from pathlib import Path\nfrom afield.app.predict import predict_files\n"
-    code += "print(len(predict_files(Path(sys.argv[1]), [Path(sys.argv[2])] * int(sys.argv[3]))[0]))"
-    few, many = (memory_of(code, run.checkpoint, tmp_path / "one.png", count) for count in (300, 1500))
-    assert many[1].strip() == "1500"
-    assert many[0] < few[0] + 30 * MEGABYTE
+    imports = "from pathlib import Path\nfrom afield.app.predict import predict_files\n"
+    imports += "words = Path(sys.argv[1]), [Path(sys.argv[2])]\npredict_files(words[0], 300 * words[1])"
+    code = "print(len(predict_files(words[0], 1500 * words[1])[0]))"
+    taken, said = memory_of(imports, code, run.checkpoint, tmp_path / "one.png")
+    assert said.strip() == "1500"
+    assert taken < 30 * MEGABYTE
 
 
 def test_fewer_large_images_are_looked_at_together(model):
@@ -289,37 +295,40 @@ def test_a_domain_without_labels_has_no_accuracy(run, toy):
     assert results["day"] == evaluate_checkpoint(run.folder, toy, ["day"])["day"]
 
 
-REGISTER = """
-import conftest
-from afield.data.registry import register_data
-from afield.data.domain import Domain, DomainSet, Split
-toy = conftest.toy_data()
-blind = Split(toy["night"].test.images, None)
-register_data("toy")(lambda: DomainSet("toy", toy.classes, {**toy.domains, "night": Domain("night", blind, blind, "")}))
-from afield.app.cli import main
-main()
-"""
+@pytest.fixture
+def command(monkeypatch, capsys):
+    """Call the command line: exit code, standard output and standard error."""
+
+    def call(*words):
+        monkeypatch.setattr(sys, "argv", ["afield", *map(str, words)])
+        with pytest.raises(SystemExit) as stopped:
+            main()
+        return stopped.value.code, *capsys.readouterr()
+
+    return call
 
 
-def test_the_command_line_evaluates_and_predicts_from_a_run_folder(run, tmp_path):
-    def command(*words):
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-        words = [sys.executable, "-c", REGISTER, *map(str, words)]
-        return subprocess.run(words, capture_output=True, text=True, env=environment, cwd=tmp_path)
-
-    shown = command("evaluate", run.folder, "--domain", "night", "--domain", "day")
-    assert shown.returncode == 0, shown.stderr
-    (row,) = [line for line in shown.stdout.splitlines() if "night" in line]
-    assert "-" in row.split()
-    values = json.loads(command("evaluate", run.folder, "--json").stdout)
+def test_the_command_line_shows_a_dash_for_a_domain_without_labels(run, toy, command, monkeypatch):
+    blind = Split(toy["night"].test.images, None)
+    data = DomainSet("toy", toy.classes, {**toy.domains, "night": Domain("night", blind, blind, "rendered")})
+    monkeypatch.setitem(data_registry._builders, "toy", lambda: data)
+    code, shown, _ = command("evaluate", run.folder, "--domain", "night", "--domain", "day", "--json")
+    assert code == 0
+    values = json.loads(shown)
     assert values["night"]["accuracy"] is None
     assert values["day"]["accuracy"] is not None
+    monkeypatch.setattr(cli, "out", Console(soft_wrap=True))
+    _, shown, _ = command("evaluate", run.folder)
+    (row,) = [line for line in shown.splitlines() if "night" in line]
+    assert "-" in row.split()
+
+
+def test_the_command_line_predicts_from_a_run_folder(run, command, tmp_path):
     Image.new("RGB", (40, 30), "red").save(tmp_path / "red.png")
-    predicted = command("predict", run.folder, "red.png")
-    assert predicted.returncode == 0, predicted.stderr
-    assert predicted.stdout.startswith("file,class,probability\nred.png,")
-    for words in (["predict", tmp_path, "red.png"], ["evaluate", tmp_path]):
-        refused = command(*words)
-        assert refused.returncode == 2
-        assert len(refused.stderr.splitlines()) == 1
-        assert "no checkpoint in folder" in refused.stderr
+    code, shown, _ = command("predict", run.folder, tmp_path / "red.png")
+    assert code == 0
+    assert shown.startswith("file,class,probability\n")
+    for words in (["predict", tmp_path, tmp_path / "red.png"], ["evaluate", tmp_path]):
+        code, shown, said = command(*words)
+        assert (code, shown, len(said.splitlines())) == (2, "", 1)
+        assert "no checkpoint in folder" in said

@@ -11,7 +11,9 @@ import pytest
 import torch
 
 from afield import AfieldError
+from afield.bench import worker
 from afield.bench.folder import open_folder
+from afield.bench.worker import Failed
 from afield.data.cache import load_or_build
 from afield.files import BusyFolderError, locked, replacing, write_whole
 from afield.results.folder import RunFolder
@@ -113,6 +115,16 @@ def test_a_forked_process_does_not_hold_its_parents_lock(home):
         os.waitpid(child, 0)
         os.close(reader)
         os.close(writer)
+
+
+def test_a_benchmark_leaves_a_run_alone_that_another_process_is_at_work_on(home, monkeypatch):
+    def refuse(job, folder):
+        raise BusyFolderError(f"another `afield train` is at work in {folder}")
+
+    monkeypatch.setattr(worker, "train_job", refuse)
+    Path("runs/x").mkdir(parents=True)
+    assert worker.attempt(None, Path("runs/x")) == Failed("another `afield train` is at work in runs/x")
+    assert Path("runs/x").is_dir()
 
 
 def test_a_benchmark_keeps_a_finished_run_that_a_newer_version_wrote(home):

@@ -104,7 +104,7 @@ def shrunk(image: Image.Image, side: int, oblong: "Oblong" = "crop") -> Image.Im
         image = _middle(image)
     width, height = image.size
     sides = {"crop": (min(image.size),) * 2, "pad": (max(image.size),) * 2, "squash": image.size}[oblong]
-    across, down = factors = tuple(max(1, length // (4 * side)) for length in sides)
+    across, down = factors = max(1, sides[0] // (4 * side)), max(1, sides[1] // (4 * side))
     rows = max(1, PIXELS_AT_A_TIME // (width * down)) * down
     if image.mode in ("RGB", "L"):
         result = to_rgb(image.reduce(factors) if factors != (1, 1) else image)
@@ -137,12 +137,12 @@ def upright(image: Image.Image) -> Image.Image:
 def brightest(image: Image.Image) -> float:
     """The value that is white, in an image of more than eight bits: 1 of fractions, else by what there is."""
     if image.mode == "F":
-        least, most = (float(value) for value in image.getextrema())
+        least, most = np.ravel(image.getextrema())
         if not (least >= 0 and most <= 1):
             raise UnreadableImageError(f"float images hold values in 0..1, not {least:g}..{most:g}")
         return 1.0
     if image.mode.startswith("I"):
-        return 65535.0 if image.getextrema()[1] > 255 else 255.0
+        return 65535.0 if np.max(image.getextrema()) > 255 else 255.0
     return 255.0
 
 
