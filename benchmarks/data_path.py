@@ -221,7 +221,7 @@ def memory(photos: Path, arguments: argparse.Namespace) -> None:
     command = [
         sys.executable, "-c", "from afield.app.cli import main; main()", "train", "--data", str(photos), "--target",
         "domain3", "--method", "far", "--steps", str(arguments.steps or 40), "--out", str(out),
-        "--set", "network.backbone=resnet18", "--set", "network.pretrained=false", "--set", "training.batch_size=8",
+        "--set", "network.backbone=mobilenetv3_small_050", "--set", "network.pretrained=false", "--set", "training.batch_size=8",
         "--set", "training.evaluate_every=1000000", "--set", f"data.workers={arguments.processes}",
     ]  # fmt: skip
     started = time.perf_counter()

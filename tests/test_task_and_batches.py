@@ -286,9 +286,9 @@ def test_arrays_in_memory_stay_there_and_are_not_copied(toy, monkeypatch):
 
 def test_images_that_would_fill_the_host_memory_are_streamed(toy, monkeypatch):
     larger = toy.sized(32)["day"].train.images
-    monkeypatch.setattr(residence, "free_memory", lambda: 4 * larger.nbytes)
+    monkeypatch.setattr(residence, "free_memory", lambda: 10 * larger.nbytes)
     assert stays_resident([larger], CPU, "auto")
-    monkeypatch.setattr(residence, "free_memory", lambda: 4 * larger.nbytes - 4)
+    monkeypatch.setattr(residence, "free_memory", lambda: 10 * larger.nbytes - 10)
     assert not stays_resident([larger], CPU, "auto")
 
 

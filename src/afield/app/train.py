@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from lightning.fabric import Fabric
 
-from afield.config.data import DataOptions
+from afield.config.data import OWN_PRESETS, DataOptions
 from afield.config.layers import Config, Values, by_section, check_same, merge, read_config, resolve, stack
 from afield.config.options import validated
 from afield.data.domain import DomainSet
@@ -68,7 +68,7 @@ def train(
     given = {section: {k: v for k, v in keys.items() if v is not None} for section, keys in named.items()}
     layers = [read_config(Path(config)) if config else {}, given, by_section(settings or {})]
     stored = [read_config(folder.config)] if resume else []
-    resolve(*stored, *layers)  # raises what is wrong with the config before any data is loaded
+    check_early([*stored, *layers])
     source = data if isinstance(data, DomainSet) else data_options(*stored, *layers)
     resolved = choose_config(_opened(source), layers, stored)
     carry_out = partial(_carry_out, resolved, source, Path(out), resume, overwrite, progress, show_config)
@@ -77,6 +77,23 @@ def train(
     elif failure := make_fabric(resolved.training).launch(partial(_take_part, carry_out)):
         raise AfieldError(failure)
     return read_run(Path(out), selector)
+
+
+def check_early(layers: list[Values]) -> None:
+    """Raise what is wrong with a config before any data is loaded, which may take minutes.
+
+    Which preset suits a user's own images is not known yet; what is wrong with all of them is wrong.
+    """
+    options, errors = data_options(*layers), []
+    known = options.preset or options.name in OWN_PRESETS
+    for preset in [{}] if known else [{"data": {"preset": name}} for name in ("", "photos", "small")]:
+        try:
+            resolve(preset, *layers)
+        except AfieldError as error:
+            errors.append(error)
+        else:
+            return
+    raise errors[0]
 
 
 def data_options(*layers: Values) -> DataOptions:
@@ -109,9 +126,19 @@ def _carry_out(
             if show_config and loop.leads:
                 print(config.as_toml(), file=sys.stderr)
             display = Display(progress and loop.leads)
-            for line in (describe(config, loop), *(f"note: {note}" for note in data.notes)):
+            for line in (describe(config, loop), *(f"note: {note}" for note in (*data.notes, *notes_on_sizes(loop)))):
                 display.say(line)
             loop.run()
+
+
+def notes_on_sizes(loop: Loop) -> list[str]:
+    """The domains that a batch holds more than once."""
+    task, batch = loop.setup.task, loop.options.batch_size
+    return [
+        f"domain {view.name} has {len(view.images)} training images, fewer than the batch's {batch}: some come twice"
+        for view in task.seen
+        if len(view.images) < batch
+    ]
 
 
 def describe(config: Config, loop: Loop) -> str:

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from afield.config.catalogue import PRESETS, canonical_name, check_preset, check_sources, check_target, find_entry
 from afield.config.data import OWN_PRESETS, DataOptions, TaskOptions
-from afield.config.network import NetworkOptions
+from afield.config.network import DIGIT_NETWORK, NetworkOptions
 from afield.config.options import MethodOptions, validated
 from afield.config.training import TrainingOptions
 from afield.errors import AfieldError, unknown
@@ -62,6 +62,8 @@ def resolve(*layers: Values) -> Config:
     entry = find_entry(name)
     check_preset(entry, given["method"])
     values = merge(data_preset(preset), entry.fixed, given)
+    if given["network"].get("backbone") == DIGIT_NETWORK and "pretrained" not in given["network"]:
+        values["network"].pop("pretrained", None)  # a preset's, for another backbone; this one has no such weights
     config = typed(name, values)
     check_target(entry, config.task.kind)
     if config.task.sources:

@@ -111,7 +111,7 @@ class BatchStream:
         self.normalise = Normalise(preprocessing).to(device)
         self.device = device
         self.augmentation = augmentation
-        self.splits = [view.images for view in task.sources] + ([task.target.images] if task.target else [])
+        self.splits = [view.images for view in task.seen]
         self.num_sources = len(task.sources)
         self.labels = torch.from_numpy(np.concatenate([view.labels for view in task.sources])).to(device)
         self.order = Order([len(images) for images in self.splits], per_domain, seed, part)

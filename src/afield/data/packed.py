@@ -14,7 +14,6 @@ import weakref
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
-from uuid import uuid4
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +23,7 @@ from afield.config.data import Oblong
 from afield.data.cache import cache_folder
 from afield.data.decoding import EncodedImages
 from afield.data.images import Digest, Images, Indices, JoinedImages, Pixels
+from afield.files import replacing
 
 GIGABYTE = 10**9
 SAVE_EVERY = 4096  # images
@@ -189,6 +189,5 @@ def _save(file: BinaryIO, path: Path, done: NDArray[np.bool_]) -> None:
     bits = np.packbits(done).tobytes()
     with suppress(OSError):
         os.fdatasync(file.fileno())
-        unfinished = path.with_suffix(f".{uuid4().hex}.tmp")
-        unfinished.write_bytes(bits)
-        unfinished.replace(_done_file(path))
+        with replacing(_done_file(path)) as unfinished:
+            unfinished.write_bytes(bits)

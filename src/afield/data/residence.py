@@ -13,7 +13,7 @@ from afield.data.images import ArrayImages, Images, Pixels
 
 AT_A_TIME, LEAST_TO_SHOW = 256, 1000
 # Leaves room for the network, its gradients and its activations.
-SHARE_OF_FREE_MEMORY = {"cuda": 0.5, "cpu": 0.25}
+SHARE_OF_FREE_MEMORY = {"cuda": 0.5, "cpu": 0.1}
 
 
 class ResidentImages:

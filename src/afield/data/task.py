@@ -38,6 +38,11 @@ class Task:
     target: UnlabelledView | None
     classes: tuple[str, ...]
 
+    @property
+    def seen(self) -> tuple[LabelledView | UnlabelledView, ...]:
+        """All that training sees: the sources, then the target."""
+        return (*self.sources, *([self.target] if self.target else []))
+
 
 @dataclass(frozen=True)
 class EvaluationViews:

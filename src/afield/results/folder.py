@@ -43,7 +43,7 @@ class RunFolder:
     def check(self, resume: bool, overwrite: bool, resumable: bool = True) -> None:
         """Raise unless a run may be written here. Changes nothing."""
         if resume and overwrite:
-            raise AfieldError("--resume and --overwrite exclude each other")
+            raise AfieldError("resume and overwrite exclude each other")
         self._check_place()
         if resume and not self.config.exists():
             raise AfieldError(f"there is no run to resume in {self.path}")
@@ -52,7 +52,7 @@ class RunFolder:
         if self.holds_benchmark:
             raise AfieldError(f"{self.path} holds the records of a benchmark; a run needs a folder of its own")
         if self.holds_run and not overwrite:
-            ways = "--resume continues it, --overwrite replaces it" if resumable else "--overwrite replaces it"
+            ways = "resume continues it, overwrite replaces it" if resumable else "overwrite replaces it"
             raise AfieldError(f"{self.path} already holds a run; {ways}")
         strange = [file.name for file in self.files if file.exists()]
         if strange and not self.holds_run:

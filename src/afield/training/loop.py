@@ -81,7 +81,9 @@ class Loop:
             (self.fabric.global_rank, self.fabric.world_size),
         )
         self.training = TrainingStep(self.method, self.stream, options, self.fabric)
-        self.evaluator = Evaluator(setup.views, setup.preprocessing, self.device, setup.data.placement)
+        self.evaluator = Evaluator(
+            setup.views, setup.preprocessing, self.device, setup.data.placement if self.stream.resident else "streamed"
+        )
         self.others: list[dict[str, Any]] = []
         self.saved_step = 0
         self.seconds = 0.0
@@ -217,7 +219,7 @@ class Loop:
         if not self.folder.last.exists():
             if evaluations(records) or self.folder.best.exists():
                 raise AfieldError(
-                    f"{self.folder.last} is gone, so there is nothing to go on from; --overwrite starts anew"
+                    f"{self.folder.last} is gone, so there is nothing to go on from; overwrite starts anew"
                 )
             self.start(header)
             return
