@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import afield
 from afield import AfieldError
 from afield.bench import worker
 from afield.bench.folder import open_folder
@@ -56,11 +57,12 @@ def long_run(home):
 
 def test_two_trainings_in_one_folder_do_not_mix_their_records(long_run):
     before = Path("runs/x/records.jsonl").read_bytes()
-    for flag in ([], ["--overwrite"], ["--resume"]):
-        words = ["train", "--out", "runs/x", "--resume"] if flag == ["--resume"] else [*TRAIN, "--out", "runs/x", *flag]
-        second = afield_command(*words)
-        assert second.returncode == 2
-        assert second.stderr.splitlines() == ["afield: another `afield train` is at work in runs/x"]
+    second = afield_command(*TRAIN, "--out", "runs/x", "--overwrite")
+    assert second.returncode == 2
+    assert second.stderr.splitlines() == ["afield: another `afield train` is at work in runs/x"]
+    for flags in ({}, {"resume": True}):
+        with pytest.raises(AfieldError, match="another `afield train` is at work in runs/x"):
+            afield.train(out="runs/x", **flags)
     assert Path("runs/x/records.jsonl").read_bytes().startswith(before)
     assert [record["event"] for record in read_records(Path("runs/x/records.jsonl"))].count("run") == 1
     long_run.send_signal(signal.SIGKILL)
