@@ -182,7 +182,7 @@ def test_a_run_that_lost_its_last_checkpoint_is_not_thrown_away(train_toy, tmp_p
     run = train_toy(tmp_path / "run")
     run.checkpoint.unlink()
     records = (tmp_path / "run/records.jsonl").read_bytes()
-    with pytest.raises(AfieldError, match=r"last\.ckpt is gone.*--overwrite starts anew"):
+    with pytest.raises(AfieldError, match=r"last\.ckpt is gone.*overwrite starts anew"):
         train_toy(tmp_path / "run", resume=True)
     assert (tmp_path / "run/records.jsonl").read_bytes() == records
     assert (tmp_path / "run/best.ckpt").exists()

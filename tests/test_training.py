@@ -258,7 +258,7 @@ def test_a_folder_that_holds_a_run_is_left_alone_unless_overwritten(train_toy, t
     folder = tmp_path / "run"
     train_toy(folder, "baseline", 2)
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    with pytest.raises(AfieldError, match="already holds a run; --resume continues it, --overwrite replaces it"):
+    with pytest.raises(AfieldError, match="already holds a run; resume continues it, overwrite replaces it"):
         train_toy(folder, "baseline", 3)
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
     with pytest.raises(AfieldError, match="unknown method"):
