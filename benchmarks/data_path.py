@@ -20,12 +20,18 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from PIL import Image
 
+if TYPE_CHECKING:
+    import torch
+
+    from afield.data.batches import BatchStream
+
 DOMAINS, CLASSES, SIZE = 4, 10, (500, 375)
-SIDE, PER_DOMAIN = 224, 32
+SIDE = 224
 SECONDS = 20.0
 
 
@@ -38,6 +44,7 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=os.cpu_count(), help="that decode")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--folder", type=Path, help="where to put the files; default: a temporary folder")
+    parser.add_argument("--per-domain", type=int, default=32, help="images of each of the four domains in a batch")
     parser.add_argument("--steps", type=int, default=0, help="default: what takes some 20 seconds; for memory 40")
     arguments = parser.parse_args()
     count = arguments.files or (100_000 if arguments.what == "memory" else 4_000)
@@ -81,7 +88,7 @@ def make_files(folder: Path, count: int, different: int) -> None:
             os.link(first[number % different], file)
 
 
-def device_of(arguments: argparse.Namespace) -> "torch.device":  # noqa: F821
+def device_of(arguments: argparse.Namespace) -> "torch.device":
     """The device to measure on."""
     import torch
 
@@ -93,24 +100,28 @@ def speed(photos: Path, arguments: argparse.Namespace) -> None:
     """Images per second of each path, and how often that is the DataLoader's."""
     device = device_of(arguments)
     rates = {}
-    for name, batches in paths(photos, device, arguments.processes):
-        rates[name], steps = rate_of(batches, device, arguments.steps)
+    for name, batches in paths(photos, device, arguments):
+        rates[name], steps = rate_of(batches, device, arguments.steps, DOMAINS * arguments.per_domain)
         row = {"path": name, "images_per_second": round(rates[name], 1), "steps": steps}
         row["ratio"] = round(rates[name] / rates["dataloader"], 2)
         print(json.dumps(row | {"memory_mb": round(memory_mb()), **machine(device, arguments)}), flush=True)
 
 
-def paths(photos: Path, device: "torch.device", processes: int) -> Iterator[tuple[str, Callable[[], object]]]:  # noqa: F821
+def paths(
+    photos: Path, device: "torch.device", arguments: argparse.Namespace
+) -> Iterator[tuple[str, Callable[[], object]]]:
     """Each path by name, as a function that gives the next batch on the device."""
-    loader = dataloader(photos, device, processes)
+    loader = dataloader(photos, device, arguments)
     yield "dataloader", loader
     for placement, cache in (("streamed", 0.0), ("packed", 100.0), ("resident", 100.0)):
-        stream = stream_of(photos, device, processes, "streamed" if placement == "packed" else placement, cache)
+        stream = stream_of(photos, device, arguments, "streamed" if placement == "packed" else placement, cache)
         yield placement, lambda stream=stream: stream.next().images
         stream.close()
 
 
-def stream_of(photos: Path, device: "torch.device", processes: int, placement: str, cache: float) -> "BatchStream":  # noqa: F821
+def stream_of(
+    photos: Path, device: "torch.device", arguments: argparse.Namespace, placement: str, cache: float
+) -> "BatchStream":
     """Our batches: all domains as sources. A packed cache is filled before."""
     from afield.config.data import DataOptions
     from afield.data.batches import BatchStream
@@ -118,17 +129,17 @@ def stream_of(photos: Path, device: "torch.device", processes: int, placement: s
     from afield.data.preprocessing import Preprocessing
     from afield.data.task import make_task
 
-    options = DataOptions(name=str(photos), image_size=SIDE, cache_gb=cache, workers=processes)
+    options = DataOptions(name=str(photos), image_size=SIDE, cache_gb=cache, workers=arguments.processes)
     task, _ = make_task(ready_to_train(open_data(options), options), "dg", None)
     if cache:
         for view in task.sources:
             for start in range(0, len(view.images), 256):
                 view.images.read(np.arange(start, min(start + 256, len(view.images))))
     preprocessing = Preprocessing(SIDE, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
-    return BatchStream(task, PER_DOMAIN, preprocessing, device, 0, "photos", placement)
+    return BatchStream(task, arguments.per_domain, preprocessing, device, 0, "photos", placement)
 
 
-def dataloader(photos: Path, device: "torch.device", processes: int) -> Callable[[], object]:  # noqa: F821
+def dataloader(photos: Path, device: "torch.device", arguments: argparse.Namespace) -> Callable[[], object]:
     """torchvision's way: a folder of classes, transforms per image in the loader's processes."""
     from torch.utils.data import ConcatDataset, DataLoader
     from torchvision import datasets, transforms
@@ -140,8 +151,8 @@ def dataloader(photos: Path, device: "torch.device", processes: int) -> Callable
     ])  # fmt: skip
     data = ConcatDataset([datasets.ImageFolder(str(domain), transform) for domain in sorted(photos.iterdir())])
     loader = DataLoader(
-        data, DOMAINS * PER_DOMAIN, shuffle=True, num_workers=processes, drop_last=True, persistent_workers=True,
-        pin_memory=device.type == "cuda",
+        data, DOMAINS * arguments.per_domain, shuffle=True, num_workers=arguments.processes, drop_last=True,
+        persistent_workers=True, pin_memory=device.type == "cuda",
     )  # fmt: skip
     batches = iter(())
 
@@ -156,7 +167,7 @@ def dataloader(photos: Path, device: "torch.device", processes: int) -> Callable
     return next_batch
 
 
-def rate_of(next_batch: Callable[[], object], device: "torch.device", steps: int) -> tuple[float, int]:  # noqa: F821
+def rate_of(next_batch: Callable[[], object], device: "torch.device", steps: int, images: int) -> tuple[float, int]:
     """Images per second over so many steps, or some 20 seconds, after a few to warm up."""
     for _ in range(12):  # more than are read ahead, so that these are not counted as fast
         next_batch()
@@ -166,10 +177,10 @@ def rate_of(next_batch: Callable[[], object], device: "torch.device", steps: int
         next_batch()
         done += 1
     synchronise(device)
-    return done * DOMAINS * PER_DOMAIN / (time.perf_counter() - started), done
+    return done * images / (time.perf_counter() - started), done
 
 
-def synchronise(device: "torch.device") -> None:  # noqa: F821
+def synchronise(device: "torch.device") -> None:
     """Wait for the device."""
     import torch
 
@@ -192,15 +203,13 @@ def waiting(photos: Path, arguments: argparse.Namespace) -> None:
     steps = arguments.steps or (200 if fast else 5)
     milliseconds = {}
     for placement, cache in (("resident", 100.0), ("packed", 100.0), ("streamed", 0.0)):
-        stream = stream_of(
-            photos, device, arguments.processes, "streamed" if placement == "packed" else placement, cache
-        )
+        stream = stream_of(photos, device, arguments, "streamed" if placement == "packed" else placement, cache)
         method = create_method("baseline", backbone="tf_efficientnet_lite0", num_classes=CLASSES, num_sources=DOMAINS)
         method = method.to(device).to(memory_format=torch.channels_last)
         options = TrainingOptions(steps=10**6, precision="bf16" if fast else "fp32", lr=1e-4)
         fabric = Fabric(accelerator=device.type, devices=1, precision="bf16-mixed" if fast else "32-true")
         step = TrainingStep(method, stream, options, fabric)
-        for _ in range(12):
+        for _ in range(12 if fast else 1):
             step()
         synchronise(device)
         started = time.perf_counter()
@@ -219,10 +228,11 @@ def memory(photos: Path, arguments: argparse.Namespace) -> None:
     out = photos.parent / "run"
     shutil.rmtree(out, ignore_errors=True)
     command = [
-        sys.executable, "-c", "from afield.app.cli import main; main()", "train", "--data", str(photos), "--target",
+        sys.executable, "-m", "afield", "train", "--data", str(photos), "--target",
         "domain3", "--method", "far", "--steps", str(arguments.steps or 40), "--out", str(out),
-        "--set", "network.backbone=mobilenetv3_small_050", "--set", "network.pretrained=false", "--set", "training.batch_size=8",
-        "--set", "training.evaluate_every=1000000", "--set", f"data.workers={arguments.processes}",
+        "--set", "network.backbone=mobilenetv3_small_050", "--set", "network.pretrained=false",
+        "--set", "training.batch_size=8", "--set", "training.evaluate_every=1000000",
+        "--set", f"data.workers={arguments.processes}",
     ]  # fmt: skip
     started = time.perf_counter()
     process = subprocess.Popen(command)
@@ -257,7 +267,7 @@ def memory_mb(pid: int | None = None) -> float:
     return total / 1024
 
 
-def machine(device: "torch.device | None", arguments: argparse.Namespace) -> dict[str, object]:  # noqa: F821
+def machine(device: "torch.device | None", arguments: argparse.Namespace) -> dict[str, object]:
     """What was measured on."""
     import torch
 

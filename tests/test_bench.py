@@ -376,7 +376,7 @@ def test_a_folder_that_is_not_a_benchmarks_or_in_use_or_about_other_images_is_le
     with pytest.raises(AfieldError, match="run holds a run of `afield train`"):
         bench(out="run")
     assert Path("run/records.jsonl").read_bytes() == before
-    with open_folder(Path("out")), pytest.raises(AfieldError, match="another `afield bench` is running in out"):
+    with open_folder(Path("out")), pytest.raises(AfieldError, match="another `afield bench` is at work in out"):
         bench()
     bench(methods=["baseline"], seeds=[0])
     file = Path("out/records.jsonl")

@@ -156,12 +156,12 @@ def test_resuming_needs_no_option_but_the_folder(half_run, train_toy, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"steps": 13}, r"training\.steps = 13: the run there was begun with 12"),
-        ({"method": "far"}, r"method\.name = far: the run there was begun with baseline"),
+        ({"steps": 13}, r"training\.steps = 13: the run was started with 12"),
+        ({"method": "far"}, r"method\.name = far: the run was started with baseline"),
         ({"target": "fog"}, r"task\.target = fog"),
         ({"task": "dg"}, r"task\.kind = dg"),
         ({"sources": ["day"]}, r"task\.sources"),
-        ({"settings": {"network.width": 16}}, r"network\.width = 16: the run there was begun with 8"),
+        ({"settings": {"network.width": 16}}, r"network\.width = 16: the run was started with 8"),
         ({"settings": {"training.lr": 0.3}}, r"training\.lr = 0\.3"),
         ({"settings": {"training.setps": 3}}, r"training\.setps"),
         ({"settings": {"trainig.steps": 3}}, r"did you mean 'training'"),

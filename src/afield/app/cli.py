@@ -120,6 +120,7 @@ def train(
     selector: Annotated[
         str, typer.Option(help="Which evaluation to report: last, or source-val (best on held-out source images).")
     ] = "last",
+    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out unreadable images and count them.")] = False,
     show_config: Annotated[bool, typer.Option("--show-config", help="Print all settings of the run first.")] = False,
 ) -> None:
     """Train a method on a task. The folder gets config, records, checkpoints and TensorBoard files."""
@@ -133,6 +134,8 @@ def train(
     assignments: dict[str, Any] = {}
     for text in settings or []:
         assignments |= parse_assignment(text)
+    if skip_bad:
+        assignments["data.skip_bad"] = True
     run = run_training(
         data, task, target, method, steps, seed, folder, sources=names or None, config=config, settings=assignments,
         resume=resume, overwrite=overwrite, selector=selector, show_config=show_config,

@@ -7,6 +7,7 @@ can hold them.
 """
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +18,7 @@ from torch import Tensor
 from afield.config.data import Augmentation, Placement
 from afield.data.augmentation import augment
 from afield.data.normalise import Normalise
-from afield.data.prefetch import Prefetcher
+from afield.data.prefetch import THREADS, Prefetcher
 from afield.data.preprocessing import Preprocessing
 from afield.data.residence import make_resident, stays_resident
 from afield.data.strong_views import strong_digits, strong_photos
@@ -244,6 +245,8 @@ class StreamedArrivals(Arrivals):
     def __init__(self, stream: BatchStream) -> None:
         super().__init__(stream)
         self.prefetcher: Prefetcher[HostBatch] | None = None
+        # The domains of a batch are read at the same time, or each would wait for the last file of the one before.
+        self.readers = ThreadPoolExecutor(THREADS * len(stream.splits), thread_name_prefix="afield-read")
         side, count = stream.splits[0].side or 0, len(stream.splits) * stream.per_domain
         self.shape = (count, side, side, 3)
         self.pixels = torch.empty(self.shape, dtype=torch.uint8, device=self.device)
@@ -282,8 +285,13 @@ class StreamedArrivals(Arrivals):
             batch.copied.synchronize()
         count, pixels = self.stream.per_domain, batch.pixels.numpy()
         picks = [self.order.picks(domain, step)[0] for domain in range(len(self.stream.splits))]
-        for domain, (images, pick) in enumerate(zip(self.stream.splits, picks, strict=True)):
-            images.read(pick.numpy(), pixels[domain * count : (domain + 1) * count])
+        reading = [
+            self.readers.submit(images.read, pick.numpy(), pixels[domain * count : (domain + 1) * count])
+            for domain, (images, pick) in enumerate(zip(self.stream.splits, picks, strict=True))
+        ]
+        wait(reading)
+        for read in reading:
+            read.result()
         batch.label_picks.copy_(
             torch.cat([start + pick for start, pick in zip(self.stream.label_starts, picks, strict=False)])
         )

@@ -15,12 +15,13 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from afield.config.data import Oblong
-from afield.data.decoder import BAD, GOOD, LENGTH, receive, receive_into, send
+from afield.data.decoder import receive, receive_into, send
 from afield.data.images import Digest, Images, Indices, Pixels
 from afield.data.pixels import UnreadableImageError, open_image, to_rgb, upright
 from afield.errors import AfieldError
 
-MOST_IN_A_REQUEST = 16
+PER_REQUEST = 8
+"""Images. Fewer, and this process is busy with messages; more, and a batch waits for a few processes."""
 
 
 class Sources(Protocol):
@@ -109,11 +110,11 @@ class DecoderPool:
 
     def decode(self, sources: Sequence[str | bytes], side: int, oblong: Oblong, out: Pixels) -> None:
         """Images into `out`, in order. The first that cannot be read is an error that names it."""
-        size = max(1, min(MOST_IN_A_REQUEST, -(-len(sources) // (2 * self.count))))
-        starts = range(0, len(sources), size)
         futures = [
-            self._threads.submit(self._decode, sources[start : start + size], side, oblong, out[start : start + size])
-            for start in starts
+            self._threads.submit(
+                self._decode, sources[start : start + PER_REQUEST], side, oblong, out[start : start + PER_REQUEST]
+            )
+            for start in range(0, len(sources), PER_REQUEST)
         ]
         wait(futures)
         for future in futures:
@@ -121,26 +122,19 @@ class DecoderPool:
 
     def _decode(self, sources: Sequence[str | bytes], side: int, oblong: Oblong, out: Pixels) -> None:
         connection = self._idle.get()
-        errors = []
         try:
             send(connection, ("decode", list(sources), side, oblong))
-            status, head = bytearray(1), bytearray(LENGTH.size)
-            for image in out:
-                self._need(receive_into(connection, memoryview(status)))
-                if bytes(status) == GOOD:
-                    self._need(receive_into(connection, memoryview(image).cast("B")))
-                    continue
-                assert bytes(status) == BAD
-                self._need(receive_into(connection, memoryview(head)))
-                message = bytearray(LENGTH.unpack(head)[0])
-                self._need(receive_into(connection, memoryview(message)))
-                errors.append(message.decode())
+            errors = receive(connection)
+            pixels = out if out.flags.c_contiguous else np.empty_like(out)
+            self._need(errors is not None and receive_into(connection, pixels.reshape(-1).data))
         except OSError as error:
             raise self._died() from error
         finally:
             self._idle.put(connection)
+        if pixels is not out:
+            out[:] = pixels
         if errors:
-            raise UnreadableImageError(errors[0])
+            raise UnreadableImageError(next(iter(errors.values())))
 
     def probe(self, sources: Sequence[str | bytes]) -> list[Probe]:
         """What each file is, found by reading it to its end. May be called from several threads."""

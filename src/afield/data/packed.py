@@ -128,6 +128,8 @@ def packed(images: Images, limit_gb: float) -> Images:
     images.add_to(digest, "")
     path = cache_folder() / "packed" / f"{digest.hexdigest()[:32]}.pack"
     try:
+        if images.nbytes > limit_gb * GIGABYTE:
+            return images
         if path not in _open:
             if not make_room(path, images.nbytes, limit_gb * GIGABYTE):
                 return images
