@@ -22,8 +22,7 @@ from statistics import fmean
 
 import tomli_w
 
-from afield.config.plan import Row as PlanRow
-from afield.config.plan import make_job, plan_rows, read_plan_file
+from afield.config.plan import PlanRow, make_job, plan_rows, read_plan_file
 from afield.config.protocols import find_protocol
 from afield.errors import AfieldError
 from afield.results.records import Record, evaluations, read_runs

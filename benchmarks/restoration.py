@@ -23,7 +23,7 @@ def table(records: Path, plan: Path) -> str:
     """The table in Markdown."""
     ends = defaultdict(list)
     for run in of_plan(runs_at(records), read_plan_file(plan)):
-        (end,) = evaluations(run)[-1]["oracle"].values()
+        (end,) = evaluations(run)[-1]["target"].values()
         if "restored" in end.get("gates", {}):
             ends[run[0]["label"]].append(end)
     head = ["method", *(f"from {view}" for view in VIEWS), "kept", "restored", "most restored", "runs"]
