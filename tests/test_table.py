@@ -381,7 +381,8 @@ def test_the_command_prints_json_markdown_and_text(command):
 
 
 def test_chosen_rows_stand_alone_in_the_tables_order_and_may_be_compared_with_others(command):
-    code, out, _ = command("--markdown", "--row", "control, of a kind", "--row", "baseline", "--compare", "far,baseline")
+    chosen = ("--row", "control, of a kind", "--row", "baseline")
+    code, out, _ = command("--markdown", *chosen, "--compare", "far,baseline")
     rows = [line.split(" | ")[0] for line in out.splitlines() if line.startswith("| ")]
     assert (code, rows[2:]) == (0, ["| baseline", "| *published*", "| control, of a kind", "| *published*"])
     assert "`far` over `baseline`" in out
