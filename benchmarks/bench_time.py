@@ -1,4 +1,4 @@
-"""What a benchmark's runs cost: seconds of a run, and milliseconds of the machine a step.
+"""What a benchmark's runs cost: seconds per run, and milliseconds of the machine per step.
 
     python benchmarks/bench_time.py 8 results/digit5 plans/digit5.toml plans/digit5-methods.toml
 
@@ -25,7 +25,7 @@ def table(workers: int, records: Path, plans: list[Path]) -> str:
             label, training = run[0]["label"], run[0]["config"]["training"]
             seconds[label][run[0]["config"]["task"]["target"], training["seed"]] = run[-1]["seconds"]
             steps[label] = training["steps"]
-    lines = ["| method | runs | steps | seconds a run | ms a step |", "| --- | ---: | ---: | ---: | ---: |"]
+    lines = ["| method | runs | steps | seconds per run | ms per step |", "| --- | ---: | ---: | ---: | ---: |"]
     for label, found in seconds.items():
         typical = fmean(found.values())
         each = 1000 * typical / steps[label] / workers

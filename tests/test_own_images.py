@@ -154,7 +154,7 @@ def test_bad_input_is_one_line_and_leaves_nothing(tmp_path):
     write_folder(tmp_path / "alone", {"a": both})
     write_folder(tmp_path / "spelt", {"a": {"Bus": 4, "car": 4}, "b": both})
     write_folder(tmp_path / "single", {"a": {"bus": 4, "car": 1}, "b": both})
-    corrupt = write_folder(tmp_path / "corrupt", {"a": both, "b": both})
+    corrupt = write_folder(tmp_path / "corrupt", {"a": both, "b": both, "c": both})  # far needs two sources
     broken = corrupt / "a" / "bus" / "000.png"
     broken.write_bytes(broken.read_bytes()[:100])
     (tmp_path / "columns.csv").write_text("path,domain\nx.png,a\n")

@@ -1,25 +1,39 @@
-"""What README says is so: its examples run, its method table is complete, its figures come from the records."""
+"""What README and docs say is so: examples run, the method table is complete, figures come from the records."""
 
+import ast
 import importlib.util
 import json
+import os
 import re
+import shlex
+import subprocess
 import sys
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
 from types import ModuleType
 
+import numpy as np
 import pytest
 
 import afield
 from afield.bench.run import read_plan
+from afield.config import cards
 from afield.config.plan import identity_of_record, plan_jobs, read_plan_file
+from afield.data import registry as data_registry
 from afield.methods import registry
 from afield.results.records import read_runs
+from support.command import COMMAND
+from support.images import write_folder
 
 ROOT = Path(__file__).parents[1]
-README = (ROOT / "README.md").read_text("utf-8")
-PYTHON_BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+README_FILE = ROOT / "README.md"
+README = README_FILE.read_text("utf-8")
+DOCUMENTS = [README_FILE, *sorted((ROOT / "docs").glob("*.md"))]
+PYTHON = re.compile(r"```python\n(.*?)```", re.DOTALL)
+METHODS_PAGE = (ROOT / "docs/methods.md").read_text("utf-8")
+GUIDE = (ROOT / "docs/guide.md").read_text("utf-8")
+MOST_LINES = 200
 
 
 def load_script(path: Path) -> ModuleType:
@@ -32,25 +46,87 @@ def load_script(path: Path) -> ModuleType:
     return module
 
 
-def test_the_python_example_runs_as_written_with_fewer_steps(tmp_path, monkeypatch):
+def images_of_cameras():
+    """The names that the examples take for granted: images, labels and domains, of which camera4 has no labels."""
+    cameras = [f"camera{1 + number % 4}" for number in range(48)]
+    labels = [None if camera == "camera4" else ("bus", "car")[number // 4 % 2] for number, camera in enumerate(cameras)]
+    images = np.random.default_rng(0).integers(0, 256, (len(cameras), 16, 16, 3), np.uint8)
+    return images, labels, cameras
+
+
+@pytest.mark.parametrize("document", [README_FILE, ROOT / "docs/guide.md", ROOT / "docs/data.md"], ids=lambda f: f.name)
+def test_the_python_examples_run_as_written_with_fewer_steps(document, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    example = PYTHON_BLOCKS[0]
-    assert "steps=400" in example
-    exec(compile(example.replace("steps=400", "steps=2"), "README", "exec"), {})
-    assert (tmp_path / "runs/x/last.ckpt").exists()
+    monkeypatch.setattr(data_registry, "_builders", dict(data_registry.builders()))
+    images, labels, domains = images_of_cameras()
+    examples = PYTHON.findall(document.read_text("utf-8"))
+    names = {"images": images, "labels": labels, "domains": domains}
+    for example in examples:
+        exec(compile(example.replace("steps=400", "steps=2"), document.name, "exec"), names)
+    if document == README_FILE:
+        assert len(examples) == 2
+        assert (tmp_path / "runs/x/last.ckpt").exists()
+        assert (tmp_path / "runs/b/last.ckpt").exists()
 
 
-def test_the_added_method_of_the_readme_trains(tmp_path, monkeypatch):
+def test_the_commands_for_own_images_run_as_pasted_with_fewer_steps(tmp_path):
+    classes = {"bus": 5, "car": 5}
+    cameras = {"camera1": classes, "camera2": classes, "camera3": classes, "camera4": 6}
+    write_folder(tmp_path / "photos", cameras, suffix=".jpg")
+    section = README.split("## Your own images")[1].split("\n## ")[0]
+    for path in re.findall(r"^ {4}(photos/\S+)", section, re.MULTILINE):
+        assert (tmp_path / path).parent.is_dir(), "the folders shown are those that work"
+    commands = re.findall(r"```bash\n(.*?)```", section, re.DOTALL)[0].splitlines()
+    assert [shlex.split(command)[1] for command in commands] == ["data", "train", "evaluate", "predict"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "AFIELD_CACHE": str(tmp_path / "cache")}
+    for command in commands:
+        words = [*COMMAND, *shlex.split(command)[1:], *(["--steps", "2"] if " train " in command else [])]
+        done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path, env=environment, check=False)
+        assert done.returncode == 0, (command, done.stderr)
+    assert len((tmp_path / "predictions.csv").read_text("utf-8").splitlines()) == 7
+
+
+def test_the_readme_is_short_and_its_links_lead_somewhere():
+    assert len(README.splitlines()) < MOST_LINES
+    for document in DOCUMENTS:
+        for link in re.findall(r"\]\(([^)#]*)(?:#[^)]*)?\)", document.read_text("utf-8")):
+            assert link.startswith("https://") or (document.parent / link).exists(), (document.name, link)
+
+
+def heading_anchors(text):
+    """The anchors of a document's headings, as they are made from their words."""
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_links_to_headings_name_headings():
+    for document in DOCUMENTS:
+        text = document.read_text("utf-8")
+        for link, anchor in re.findall(r"\]\(([^)#:]*)#([^)]*)\)", text):
+            there = (document.parent / link).read_text("utf-8") if link else text
+            assert anchor in heading_anchors(there), (document.name, link, anchor)
+
+
+def test_the_added_method_of_the_documents_trains(tmp_path, monkeypatch):
     monkeypatch.setattr(registry, "_methods", dict(registry._methods))
+    monkeypatch.setattr(cards, "_registered", dict(cards._registered))
     # As a file, because a registered method names the file it comes from.
     file = tmp_path / "mean_matching.py"
-    file.write_text(PYTHON_BLOCKS[1], "utf-8")
+    (example,) = PYTHON.findall(METHODS_PAGE)
+    file.write_text(example, "utf-8")
     load_script(file)
     settings = {"network.width": 8, "training.batch_size": 4, "method.weight": 0.3}
     run = afield.train("digits", "uda", "uci", "mean-matching", 2, 0, tmp_path / "run", settings=settings)
     assert "uci" in run.accuracy
     with pytest.raises(afield.AfieldError, match="needs target images"):
         afield.train("digits", "dg", "uci", "mean-matching", 2, 0, tmp_path / "dg", settings=settings)
+
+
+def test_the_added_method_is_known_without_importing_it_once_it_lies_in_the_package():
+    (example,) = PYTHON.findall(METHODS_PAGE)
+    (card,) = cards._Reader({"mean_matching": ast.parse(example)}).cards_of("mean_matching")
+    assert (card.name, card.needs_target) == ("mean-matching", True)
+    assert card.options().weight == 1.0
 
 
 def test_the_method_table_names_every_method():
@@ -94,9 +170,9 @@ def test_every_plan_is_of_todays_methods_and_options(plan):
     assert plan_jobs(read_plan_file(plan))
 
 
-def test_the_plan_of_the_readme_is_one(tmp_path):
+def test_the_plan_of_the_guide_is_one(tmp_path):
     file = tmp_path / "plan.toml"
-    file.write_text(re.findall(r"```toml\n(.*?)```", README, re.DOTALL)[0], "utf-8")
+    file.write_text(re.findall(r"```toml\n(.*?)```", GUIDE, re.DOTALL)[0], "utf-8")
     jobs = read_plan(file)
     assert len(jobs) == 9
     assert {job.config.training.steps for job in jobs} == {300}

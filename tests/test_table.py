@@ -380,9 +380,21 @@ def test_the_command_prints_json_markdown_and_text(command):
     assert "control, of a kind" in out
 
 
+def test_chosen_rows_stand_alone_in_the_tables_order_and_may_be_compared_with_others(command):
+    chosen = ("--row", "control, of a kind", "--row", "baseline")
+    code, out, _ = command("--markdown", *chosen, "--compare", "far,baseline")
+    rows = [line.split(" | ")[0] for line in out.splitlines() if line.startswith("| ")]
+    assert (code, rows[2:]) == (0, ["| baseline", "| *published*", "| control, of a kind", "| *published*"])
+    assert "`far` over `baseline`" in out
+    values = json.loads(command("--json", "--row", "far")[1])
+    assert [row["method"] for row in values["rows"]] == ["far"]
+    assert "far" in command("--row", "far")[1]
+
+
 @pytest.mark.parametrize(
     ("words", "part"),
     [
+        (["--row", "fra"], "unknown row 'fra'; did you mean 'far'"),
         (["--selector", "oracle"], "never chosen by 'oracle'"),
         (["--compare", "far"], "two rows"),
         (["--json", "--markdown"], "--json cannot be combined"),

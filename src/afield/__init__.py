@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 # several times; so afield is best imported before torch.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = [
     "AfieldError",
     "Batch",

@@ -51,6 +51,7 @@ def data_names(incomplete: str) -> list[str]:
 
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a run that is already in the output folder.")]
 Seed = Annotated[int | None, typer.Option(help="Seed of everything random; default: 0.")]
+SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Leave out unreadable images and count them.")]
 CheckpointFile = Annotated[Path, typer.Argument(help="A run's folder, such as runs/x, or a checkpoint of it.")]
 
 
@@ -120,7 +121,7 @@ def train(
     selector: Annotated[
         str, typer.Option(help="Which evaluation to report: last, or source-val (best on held-out source images).")
     ] = "last",
-    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out unreadable images and count them.")] = False,
+    skip_bad: SkipBad = False,
     show_config: Annotated[bool, typer.Option("--show-config", help="Print all settings of the run first.")] = False,
 ) -> None:
     """Train a method on a task. The folder gets config, records, checkpoints and TensorBoard files."""
@@ -131,11 +132,9 @@ def train(
     names = [name.strip() for text in sources or () for name in text.split(",")]
     if "" in names:
         raise AfieldError(f"--sources takes names such as mnist,uci, not '{','.join(names)}'")
-    assignments: dict[str, Any] = {}
+    assignments: dict[str, Any] = {"data.skip_bad": True} if skip_bad else {}
     for text in settings or []:
         assignments |= parse_assignment(text)
-    if skip_bad:
-        assignments["data.skip_bad"] = True
     run = run_training(
         data, task, target, method, steps, seed, folder, sources=names or None, config=config, settings=assignments,
         resume=resume, overwrite=overwrite, selector=selector, show_config=show_config,
@@ -171,7 +170,7 @@ def predict(
     file: Annotated[
         Path | None, typer.Option("--out", help="A .csv or .json file; default: CSV to the screen.")
     ] = None,
-    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out unreadable images and count them.")] = False,
+    skip_bad: SkipBad = False,
 ) -> None:
     """Classify images: file, class and probability, as CSV or JSON."""
     from afield.app.predict import check_output, predict_files, write_predictions
@@ -210,6 +209,9 @@ def table(
     selector: Annotated[str, typer.Option(help="Which evaluation of a run counts: last or source-val.")] = "last",
     protocol: Annotated[str | None, typer.Option(help="The protocol, where the records have several.")] = None,
     plan: Annotated[Path | None, typer.Option(help="Show only the runs of this plan, with its caption.")] = None,
+    row: Annotated[
+        list[str] | None, typer.Option(metavar="ROW", help="Show only this row; may be repeated; default: all.")
+    ] = None,
     compare: Annotated[
         list[str] | None, typer.Option(metavar="ROW,ROW", help="Compare two rows, seed by seed; may be repeated.")
     ] = None,
@@ -220,11 +222,12 @@ def table(
 
     if as_json and (markdown or compare):
         raise AfieldError("--json cannot be combined with --markdown or --compare")
-    made = make_table(records, selector, protocol, plan)
+    whole = make_table(records, selector, protocol, plan)
+    made = whole.only(row) if row else whole
     if as_json:
         print(json.dumps(as_values(made)))
         return
-    comparisons = [made.compare(*pair_of_rows(text, [row.name for row in made.rows])) for text in compare or []]
+    comparisons = [whole.compare(*pair_of_rows(text, [each.name for each in whole.rows])) for text in compare or []]
     if markdown:
         print(as_markdown(made, comparisons))
         return
@@ -279,7 +282,7 @@ def show(
     file: Annotated[
         Path | None, typer.Option("--out", help="Also write a contact sheet (PNG): 20 images per domain.")
     ] = None,
-    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out unreadable images and count them.")] = False,
+    skip_bad: SkipBad = False,
 ) -> None:
     """Describe a data set: images per domain, split and class, image sizes, origin, and notes."""
     from afield.app.show import data_tables, printable

@@ -1,7 +1,7 @@
 """Tables: one row per method, mean and spread over its seeds, with published figures beside ours."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean, stdev
 
@@ -56,6 +56,11 @@ class Table:
         if name not in rows:
             raise unknown("row", name, rows)
         return rows[name]
+
+    def only(self, names: Sequence[str]) -> "Table":
+        """The table with these rows alone, in the order they have in it. The notes are about all of its runs."""
+        chosen = [self.row(name) for name in names]
+        return replace(self, rows=[row for row in self.rows if row in chosen])
 
     def compare(self, first: str, second: str) -> str:
         """The mean difference of two rows' averages over targets, seed by seed, with its standard error."""
