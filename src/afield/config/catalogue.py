@@ -78,7 +78,9 @@ def check_sources(entry: Entry, num_sources: int) -> None:
     """Raise unless the task has as many sources as the method needs."""
     needed = entry.card.min_sources
     if num_sources < needed:
-        raise AfieldError(f"method '{entry.name}' needs at least {needed} source domains, not {num_sources}")
+        enough = sorted(name for name, card in cards().items() if card.min_sources <= num_sources)
+        hint = f"; with {num_sources}: {', '.join(enough)}" if enough else ""
+        raise AfieldError(f"method '{entry.name}' needs at least {needed} source domains, not {num_sources}{hint}")
 
 
 def check_target(entry: Entry, kind: str) -> None:
