@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from afield.data.pixels import open_image, read_square
+from afield.data.pixels import ORIENTATION, open_image, read_square
 from afield.errors import AfieldError
 
 LENGTH = struct.Struct("!I")
@@ -62,7 +62,7 @@ def examine(source: str | bytes) -> tuple[str, int, int, str]:
         ).close()  # a JPEG at an eighth of its size: all of it is read, in half the time
         with Image.open(io.BytesIO(content)) as image:
             width, height = image.size
-            if image.getexif().get(0x0112) in TURNED:
+            if image.getexif().get(ORIENTATION) in TURNED:
                 width, height = height, width
     except AfieldError as error:
         return digest, 0, 0, str(error)
