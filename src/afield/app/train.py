@@ -14,6 +14,7 @@ from afield.config.layers import Config, Values, by_section, check_same, merge, 
 from afield.config.options import validated
 from afield.data.domain import DomainSet
 from afield.data.open import open_data, suggested_settings
+from afield.data.registry import builders
 from afield.errors import AfieldError
 from afield.files import check_unlocked
 from afield.results.folder import WHO, RunFolder
@@ -69,7 +70,9 @@ def train(
     layers = [read_config(Path(config)) if config else {}, given, by_section(settings or {})]
     stored = [read_config(folder.config)] if resume else []
     check_early([*stored, *layers])
-    source = data if isinstance(data, DomainSet) else data_options(*stored, *layers)
+    source: DomainSet | DataOptions = data if isinstance(data, DomainSet) else data_options(*stored, *layers)
+    if isinstance(source, DataOptions) and source.name in builders() and source.name not in OWN_PRESETS:
+        source = open_data(source)  # registered in this process, so that others could not open it by its name
     resolved = choose_config(_opened(source), layers, stored)
     carry_out = partial(_carry_out, resolved, source, Path(out), resume, overwrite, progress, show_config)
     if resolved.training.devices == 1:
