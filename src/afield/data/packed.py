@@ -28,7 +28,7 @@ from afield.files import replacing
 GIGABYTE = 10**9
 SAVE_EVERY = 4096  # images
 SHARE_OF_FREE_DISK = 0.8
-MOST_MAPPED = 256 * 2**20
+MOST_MAPPED = 32 * 2**20
 """Bytes. Mapped pages count as this process's memory until it lets them go, which it does after reading so many."""
 
 
