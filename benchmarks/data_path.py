@@ -3,12 +3,14 @@
     python benchmarks/data_path.py speed     images per second: ImageFolder with DataLoader, streamed, packed, resident
     python benchmarks/data_path.py waiting   what a step of EfficientNet-Lite0 waits for data: 4 x 32 images, 224 pixels
     python benchmarks/data_path.py memory    resident memory of `afield train` on 100,000 files
+    python benchmarks/data_path.py show --json FILE    the tables of what was measured
 
 All paths read the same JPEG files (500 x 375, hard links of some hundred different ones) with the same number of
 processes, in one run. The transforms are the recipe `photos`: random resized crop, flip, colour, greyscale.
 """
 
 import argparse
+import gc
 import json
 import os
 import shutil
@@ -38,7 +40,8 @@ SECONDS = 20.0
 def main() -> None:
     """Measure what is asked for; one JSON object per line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["speed", "waiting", "memory"])
+    parser.add_argument("what", choices=["speed", "waiting", "memory", "show"])
+    parser.add_argument("--json", type=Path, help="append the rows to this file; for show, read them from it")
     parser.add_argument("--files", type=int, default=0, help="how many; default: 4,000, or 100,000 for memory")
     parser.add_argument("--different", type=int, default=800, help="how many of them are no links of another")
     parser.add_argument("--processes", type=int, default=os.cpu_count(), help="that decode")
@@ -47,9 +50,13 @@ def main() -> None:
     parser.add_argument("--per-domain", type=int, default=32, help="images of each of the four domains in a batch")
     parser.add_argument("--steps", type=int, default=0, help="default: what takes some 20 seconds; for memory 40")
     arguments = parser.parse_args()
+    if arguments.what == "show":
+        print(tables([json.loads(line) for line in arguments.json.read_text("utf-8").splitlines()]))
+        return
     count = arguments.files or (100_000 if arguments.what == "memory" else 4_000)
     with working_folder(arguments.folder) as folder:
         os.environ["AFIELD_CACHE"] = str(folder / "cache")
+        os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # as importing afield sets it; here torch comes first
         photos = folder / f"photos-{count}"
         if not photos.exists():
             make_files(photos, count, min(arguments.different, count))
@@ -88,6 +95,31 @@ def make_files(folder: Path, count: int, different: int) -> None:
             os.link(first[number % different], file)
 
 
+def report(row: dict[str, object], arguments: argparse.Namespace) -> None:
+    """A row to the screen and, if asked for, to a file."""
+    print(json.dumps(row), flush=True)
+    if arguments.json:
+        with arguments.json.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+
+
+def tables(rows: list[dict[str, object]]) -> str:
+    """Rows of each kind as a table in Markdown."""
+    kinds = {
+        "images_per_second": ("path", "images_per_second", "ratio", "memory_mb"),
+        "step_ms": ("path", "step_ms", "waits", "memory_mb"),
+        "peak_memory_mb": ("files", "peak_memory_mb", "seconds"),
+    }
+    found = []
+    for key, columns in kinds.items():
+        chosen = [row for row in rows if key in row]
+        columns = (*columns, "device", "processes", "cores") if chosen else ()
+        lines = [columns, ["---"] * len(columns), *([str(row[name]) for name in columns] for row in chosen)]
+        if chosen:
+            found.append("\n".join(f"| {' | '.join(line)} |" for line in lines))
+    return "\n\n".join(found)
+
+
 def device_of(arguments: argparse.Namespace) -> "torch.device":
     """The device to measure on."""
     import torch
@@ -99,20 +131,22 @@ def device_of(arguments: argparse.Namespace) -> "torch.device":
 def speed(photos: Path, arguments: argparse.Namespace) -> None:
     """Images per second of each path, and how often that is the DataLoader's."""
     device = device_of(arguments)
-    rates = {}
-    for name, batches in paths(photos, device, arguments):
+    rates, measured = {}, paths(photos, device, arguments)
+    while found := next(measured, None):
+        name, batches = found
         rates[name], steps = rate_of(batches, device, arguments.steps, DOMAINS * arguments.per_domain)
         row = {"path": name, "images_per_second": round(rates[name], 1), "steps": steps}
         row["ratio"] = round(rates[name] / rates["dataloader"], 2)
-        print(json.dumps(row | {"memory_mb": round(memory_mb()), **machine(device, arguments)}), flush=True)
+        report(row | {"memory_mb": round(memory_mb()), **machine(device, arguments)}, arguments)
+        del found, batches  # with the processes behind them, or they would count as the next path's
+        gc.collect()
 
 
 def paths(
     photos: Path, device: "torch.device", arguments: argparse.Namespace
 ) -> Iterator[tuple[str, Callable[[], object]]]:
     """Each path by name, as a function that gives the next batch on the device."""
-    loader = dataloader(photos, device, arguments)
-    yield "dataloader", loader
+    yield "dataloader", dataloader(photos, device, arguments)
     for placement, cache in (("streamed", 0.0), ("packed", 100.0), ("resident", 100.0)):
         stream = stream_of(photos, device, arguments, "streamed" if placement == "packed" else placement, cache)
         yield placement, lambda stream=stream: stream.next().images
@@ -219,7 +253,7 @@ def waiting(photos: Path, arguments: argparse.Namespace) -> None:
         milliseconds[placement] = 1000 * (time.perf_counter() - started) / steps
         share = 1 - milliseconds["resident"] / milliseconds[placement]
         row = {"path": placement, "step_ms": round(milliseconds[placement], 2), "waits": round(max(share, 0.0), 3)}
-        print(json.dumps(row | {"memory_mb": round(memory_mb()), **machine(device, arguments)}), flush=True)
+        report(row | {"memory_mb": round(memory_mb()), **machine(device, arguments)}, arguments)
         stream.close()
 
 
@@ -249,7 +283,7 @@ def memory(photos: Path, arguments: argparse.Namespace) -> None:
     done.set()
     watcher.join()
     row = {"files": sum(1 for _ in photos.rglob("*.jpg")), "exit": code, "peak_memory_mb": round(largest)}
-    print(json.dumps(row | {"seconds": round(time.perf_counter() - started), **machine(None, arguments)}), flush=True)
+    report(row | {"seconds": round(time.perf_counter() - started), **machine(None, arguments)}, arguments)
 
 
 def memory_mb(pid: int | None = None) -> float:
