@@ -70,7 +70,7 @@ def _examples(split: Split, count: int) -> list[int]:
 
 def _tile(split: Split, index: int) -> Image.Image:
     """An image of any size as large as fits into a tile, with its own proportions."""
-    image = to_rgb(upright(shrunk(split.images.original(index), _TILE)))
+    image = to_rgb(upright(shrunk(split.images.original(index), _TILE, "pad")))
     scale = _TILE / max(image.size)
     size = (max(1, round(image.width * scale)), max(1, round(image.height * scale)))
     return image.resize(size, Image.Resampling.BICUBIC)

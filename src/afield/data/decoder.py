@@ -6,17 +6,19 @@ when the other end of its socket is closed, however that came about.
 
 import hashlib
 import io
+import logging
 import pickle
 import signal
 import socket
 import struct
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
 from PIL import Image
 
-from afield.data.pixels import open_image, read_square
+from afield.data.pixels import open_image, orientation, read_square
 from afield.errors import AfieldError
 
 LENGTH = struct.Struct("!I")
@@ -27,6 +29,9 @@ TURNED = frozenset({5, 6, 7, 8})  # EXIF orientations that exchange width and he
 def main() -> None:
     """Answer requests until there are no more."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all of a terminal; the parent decides what ends
+    # What Pillow says of an odd file names no file; what is wrong with one is in the answer.
+    warnings.simplefilter("ignore")
+    logging.disable()
     with socket.socket(fileno=int(sys.argv[1])) as connection:
         while (request := receive(connection)) is not None:
             kind, *arguments = request
@@ -62,7 +67,7 @@ def examine(source: str | bytes) -> tuple[str, int, int, str]:
         ).close()  # a JPEG at an eighth of its size: all of it is read, in half the time
         with Image.open(io.BytesIO(content)) as image:
             width, height = image.size
-            if image.getexif().get(0x0112) in TURNED:
+            if image.format != "TIFF" and orientation(image) in TURNED:  # of a TIFF, Pillow gives the upright size
                 width, height = height, width
     except AfieldError as error:
         return digest, 0, 0, str(error)
