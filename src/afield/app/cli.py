@@ -2,6 +2,7 @@
 
 import json
 import sys
+import warnings
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated, Any
@@ -49,6 +50,7 @@ def data_names(incomplete: str) -> list[str]:
     return [name for name in list_data() if name.startswith(incomplete)]
 
 
+SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Leave out unreadable images and count them.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a run that is already in the output folder.")]
 Seed = Annotated[int | None, typer.Option(help="Seed of everything random; default: 0.")]
 CheckpointFile = Annotated[Path, typer.Argument(help="A run's folder, such as runs/x, or a checkpoint of it.")]
@@ -115,6 +117,7 @@ def train(
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Set one key of the config.")
     ] = None,
+    skip_bad: SkipBad = False,
     resume: Annotated[bool, typer.Option("--resume", help="Continue a run that was stopped.")] = False,
     overwrite: Overwrite = False,
     selector: Annotated[
@@ -130,7 +133,7 @@ def train(
     names = [name.strip() for text in sources or () for name in text.split(",")]
     if "" in names:
         raise AfieldError(f"--sources takes names such as mnist,uci, not '{','.join(names)}'")
-    assignments: dict[str, Any] = {}
+    assignments: dict[str, Any] = {"data.skip_bad": True} if skip_bad else {}
     for text in settings or []:
         assignments |= parse_assignment(text)
     run = run_training(
@@ -168,7 +171,7 @@ def predict(
     file: Annotated[
         Path | None, typer.Option("--out", help="A .csv or .json file; default: CSV to the screen.")
     ] = None,
-    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out unreadable images and count them.")] = False,
+    skip_bad: SkipBad = False,
 ) -> None:
     """Classify images: file, class and probability, as CSV or JSON."""
     from afield.app.predict import check_output, predict_files, write_predictions
@@ -276,7 +279,7 @@ def show(
     file: Annotated[
         Path | None, typer.Option("--out", help="Also write a contact sheet (PNG): 20 images per domain.")
     ] = None,
-    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out unreadable images and count them.")] = False,
+    skip_bad: SkipBad = False,
 ) -> None:
     """Describe a data set: images per domain, split and class, image sizes, origin, and notes."""
     from afield.app.show import data_tables, printable
@@ -317,6 +320,7 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a file name that is not text, or an ASCII terminal
+    warnings.formatwarning = one_line
     try:
         code = app(standalone_mode=False) or 0
         if code == INTERRUPTED:
@@ -334,6 +338,13 @@ def main() -> None:
         if message is None:
             raise
         fail(message)
+
+
+def one_line(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+) -> str:
+    """A warning without the place in the code that gave it, which says nothing to a user."""
+    return f"afield: warning: {' '.join(str(message).split())}\n"
 
 
 def usage_error(error: Exception) -> str | None:

@@ -13,6 +13,7 @@ from afield.config.data import OWN_PRESETS, DataOptions
 from afield.config.layers import Config, Values, by_section, check_same, merge, read_config, resolve, stack
 from afield.config.options import validated
 from afield.data.domain import DomainSet
+from afield.data.entries import some_of
 from afield.data.open import open_data, suggested_settings
 from afield.errors import AfieldError
 from afield.files import check_unlocked
@@ -134,11 +135,12 @@ def _carry_out(
 def notes_on_sizes(loop: Loop) -> list[str]:
     """The domains that a batch holds more than once."""
     task, batch = loop.setup.task, loop.options.batch_size
-    return [
-        f"domain {view.name} has {len(view.images)} training images, fewer than the batch's {batch}: some come twice"
-        for view in task.seen
-        if len(view.images) < batch
-    ]
+    small = [f"{view.name} ({len(view.images)})" for view in task.seen if len(view.images) < batch]
+    return (
+        [f"fewer training images than the batch's {batch}, so that some come twice: {some_of(small, MOST_NAMED)}"]
+        if small
+        else []
+    )
 
 
 def describe(config: Config, loop: Loop) -> str:
