@@ -1,5 +1,6 @@
 """`afield.train`: one run, from what the user asked for to its result."""
 
+import multiprocessing
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -8,6 +9,7 @@ from typing import Any
 
 import torch
 from lightning.fabric import Fabric
+from torch.multiprocessing.spawn import ProcessExitedException
 
 from afield.config.data import OWN_PRESETS, DataOptions
 from afield.config.layers import Config, Values, by_section, check_same, merge, read_config, resolve, stack
@@ -26,6 +28,8 @@ from afield.training.progress import Display
 
 MOST_NAMED = 8
 """Of more sources than these, only the number is shown."""
+
+GUARD = "a script that trains on several devices must do so under `if __name__ == '__main__':`"
 
 
 def train(
@@ -55,6 +59,8 @@ def train(
     it, and without either it is an error. On standard error `progress` shows what is trained, notes about the data and
     a bar; `show_config` shows the resolved config.
     """
+    if getattr(multiprocessing.current_process(), "_inheriting", False):  # or it would begin, or overwrite, runs anew
+        raise AfieldError(GUARD)
     if str(out) in ("", "."):
         raise AfieldError("a run needs a folder of its own to write to: out")
     check_headline(selector)
@@ -75,7 +81,7 @@ def train(
     carry_out = partial(_carry_out, resolved, source, Path(out), resume, overwrite, progress, show_config)
     if resolved.training.devices == 1:
         carry_out(None)
-    elif failure := make_fabric(resolved.training).launch(partial(_take_part, carry_out)):
+    elif failure := _in_processes(make_fabric(resolved.training), carry_out):
         raise AfieldError(failure)
     return read_run(Path(out), selector)
 
@@ -165,6 +171,15 @@ def describe(config: Config, loop: Loop) -> str:
 def _opened(source: DomainSet | DataOptions) -> DomainSet:
     """The data set. Several processes open it by its options each, because sending the images would be slow."""
     return source if isinstance(source, DomainSet) else open_data(source)
+
+
+def _in_processes(fabric: Fabric, carry_out: Callable[[Fabric], None]) -> str | None:
+    try:
+        failure: str | None = fabric.launch(partial(_take_part, carry_out))
+    except ProcessExitedException as error:
+        how = f"by signal {error.signal_name}" if error.signal_name else f"with code {error.exit_code}"
+        return f"one of the run's processes has ended {how}; {GUARD}"
+    return failure
 
 
 def _take_part(carry_out: Callable[[Fabric], None], fabric: Fabric) -> str | None:
