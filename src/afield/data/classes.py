@@ -68,9 +68,7 @@ def _check_spelling(labels: Labels) -> None:
         for label in found:
             homes.setdefault(label, set()).add(domain)
     partial = sorted(label for label, domains in homes.items() if len(domains) < len(labelled))
-    alike: dict[
-        str, list[str]
-    ] = {}  # names that differ in the first letter do not look like one; of 2,000, few are left
+    alike: dict[str, list[str]] = {}  # by first letter: of thousands of names, few are left to compare
     for label in partial:
         alike.setdefault(_plain(label)[0], []).append(label)
     for one, other in chain.from_iterable(combinations(group, 2) for group in alike.values()):
