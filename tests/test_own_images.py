@@ -144,7 +144,7 @@ def test_a_domain_smaller_than_a_batch_works_and_is_noted(home, tmp_path):
     words = ("train", "--data", "few", "--target", "c", "--steps", 2, "--out", "run", *SET)
     result = afield_command(*words, cwd=tmp_path)
     assert result.returncode == 0, result.stderr
-    assert "domain b has 2 training images, fewer than the batch's 6" in result.stderr
+    assert "note: fewer training images than the batch's 6, so that some come twice: b (2)\n" in result.stderr
 
 
 def test_bad_input_is_one_line_and_leaves_nothing(tmp_path):
@@ -184,10 +184,30 @@ def test_bad_input_is_one_line_and_leaves_nothing(tmp_path):
         assert words in refused(result)
     assert photos.exists()
     skipping = afield_command(
-        "train", "--data", "corrupt", "--target", "b", "--steps", 1, "--out", "run", "--skip-bad", *SET, cwd=tmp_path
-    )
+        "train", "--data", "corrupt", "--target", "b", "--method", "baseline", "--steps", 1, "--out", "run",
+        "--skip-bad", *SET, cwd=tmp_path,
+    )  # fmt: skip
     assert skipping.returncode == 0, skipping.stderr
     assert "left out: 1 image" in skipping.stderr
+
+
+def test_a_folder_may_be_named_from_home_and_hold_files_named_like_modules(tmp_path, monkeypatch):
+    both = {"bus": 4, "car": 4}
+    write_folder(tmp_path / "my photos [1]", {"a": both, "b": both})
+    (tmp_path / "pickle.py").write_text("raise SystemExit('the wrong pickle')")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    result = afield_command("data", "show", "~/my photos [1]", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+
+
+def test_a_cache_that_cannot_be_written_is_one_line(tmp_path):
+    both = {"bus": 4, "car": 4}
+    write_folder(tmp_path / "photos", {"a": both, "b": both})
+    (tmp_path / "cache").write_text("no folder")
+    result = afield_command("data", "show", "photos", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert result.stderr.startswith("afield: warning: cannot write ")
+    assert result.stderr.count("\n") == 1
 
 
 def test_a_leak_is_named(tmp_path):

@@ -1,6 +1,7 @@
 """Image files behind a packed cache: the same pixels and the same batches, decoded once, within a limit on disk."""
 
 import fcntl
+import gc
 import os
 import subprocess
 import sys
@@ -144,6 +145,46 @@ def test_a_disk_that_takes_nothing_costs_only_the_cache(images, monkeypatch):
 
     monkeypatch.setattr(packs, "PackedImages", full)
     assert packed(images, 1.0) is images
+
+
+def test_a_disk_that_fills_up_costs_only_the_cache(images, monkeypatch):
+    pack, write, room = packed(images, 1.0), os.pwrite, [5]
+
+    def pwrite(file, content, offset):
+        room[0] -= 1
+        if room[0] < 0:
+            raise OSError(28, "No space left on device")
+        return write(file, content[: 7 if room[0] == 0 else None], offset)  # the last write is a short one
+
+    monkeypatch.setattr(packs.os, "pwrite", pwrite)
+    expected = images.read(np.arange(30))
+    for start in (0, 2, 4):
+        assert np.array_equal(pack.read(np.arange(start, start + 2)), expected[start : start + 2])
+    for _ in range(2):
+        assert np.array_equal(pack.read(np.arange(30)), expected)
+    assert pack._done.sum() == 4
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, lambda pack: os.truncate(pack, 100)])
+def test_a_pack_that_someone_has_removed_or_cut_short_is_made_anew(images, damage):
+    pack = packed(images, 1.0)
+    path, expected = pack.path, pack.read(np.arange(30)).copy()
+    del pack
+    gc.collect()
+    assert path.with_suffix(".done").exists()
+    damage(path)
+    PackedImages(images, path, images.square)._finish.detach()  # killed before it could save anything
+    gc.collect()
+    assert np.array_equal(packed(images, 1.0).read(np.arange(30)), expected)
+
+
+def test_a_pack_that_is_removed_while_it_is_opened_is_not_used(images, monkeypatch):
+    path = packed(images, 1.0).path
+    gc.collect()
+    read_done = packs._read_done
+    monkeypatch.setattr(packs, "_read_done", lambda *arguments: (path.unlink(), read_done(*arguments))[1])
+    with pytest.raises(FileNotFoundError):
+        PackedImages(images, path, images.square)
 
 
 def data_of_files(folder):

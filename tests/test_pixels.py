@@ -10,7 +10,7 @@ from PIL import Image, ImageDraw
 
 from afield.data.decoder import examine
 from afield.data.decoding import decoders
-from afield.data.pixels import MOST_PIXELS, UnreadableImageError, open_image, read_square
+from afield.data.pixels import MOST_PIXELS, UnreadableImageError, open_image, read_square, upright
 from afield.errors import AfieldError
 
 RED, GREEN, BLUE, WHITE = (255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 255, 255)
@@ -170,3 +170,33 @@ def test_damaged_files_end_no_process():
     for start in range(0, len(contents), 40):
         probes = pool.probe(contents[start : start + 40])
         assert all(probe.error or probe.width > 0 for probe in probes)
+
+
+def test_damaged_exif_costs_no_image_and_no_process(tmp_path):
+    turned = Image.Exif()
+    turned[0x0112] = 6
+    Image.new("RGB", (20, 60)).save(tmp_path / "good.webp", exif=turned)
+    content = (tmp_path / "good.webp").read_bytes()
+    assert examine(content)[1:] == (60, 20, "")
+    damaged = content.replace(b"MM\0*", b"\xe6M\0*")
+    assert damaged != content
+    assert examine(damaged)[1:] == (20, 60, "")
+    assert read_square(damaged, 8, "squash").shape == (8, 8, 3)
+
+
+def test_a_photograph_is_turned_even_if_its_exif_cannot_be_written_again(monkeypatch):
+    image = Image.new("RGB", (20, 60))
+    image.getexif()[0x0112] = 6
+    monkeypatch.setattr(Image.Exif, "tobytes", lambda self, offset=8: struct.pack(">H", "no number"))
+    assert upright(image).size == (60, 20)
+
+
+@pytest.mark.parametrize("suffix", [".jpg", ".png", ".webp", ".tif"])
+def test_sizes_are_those_of_upright_images(tmp_path, suffix):
+    turned = Image.Exif()
+    turned[0x0112] = 6
+    Image.new("RGB", (20, 60)).save(tmp_path / f"x{suffix}", exif=turned)
+    content = (tmp_path / f"x{suffix}").read_bytes()
+    assert examine(content)[1:] == (60, 20, "")
+    assert upright(open_image(content)).size == (60, 20)
+    assert upright(upright(open_image(content))).size == (60, 20)

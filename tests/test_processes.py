@@ -1,5 +1,7 @@
 """Training in several processes: one batch in parts, equal weights everywhere, and a kill that changes nothing."""
 
+import subprocess
+import sys
 from functools import partial
 
 import pytest
@@ -76,3 +78,19 @@ def test_two_processes_from_python_and_a_divergence_in_one_line(tmp_path):
     with pytest.raises(afield.AfieldError, match="training diverged"):
         wild = TWO | {"training.lr": 1e30}
         afield.train("digits", "uda", "uci", "far", out=tmp_path / "wild", settings=wild, progress=False)
+
+
+def test_a_script_without_a_guard_is_told_so_and_begins_nothing_twice(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import afield\n"
+        "print('began', flush=True)\n"
+        "settings = {'training.devices': 2, 'training.device': 'cpu', 'network.width': 8, 'training.batch_size': 4}\n"
+        f"afield.train('digits', target='street', method='baseline', steps=1, out={str(tmp_path / 'run')!r},\n"
+        "             settings=settings, progress=False, overwrite=True)\n"
+    )
+    result = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert result.returncode == 1
+    assert result.stderr.strip().splitlines()[-1].startswith("afield.errors.AfieldError: one of the run's processes")
+    assert "if __name__ == '__main__':" in result.stderr
+    assert not (tmp_path / "run").exists()

@@ -2,6 +2,7 @@
 
 import json
 import sys
+import warnings
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated, Any
@@ -49,9 +50,9 @@ def data_names(incomplete: str) -> list[str]:
     return [name for name in list_data() if name.startswith(incomplete)]
 
 
+SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Leave out unreadable images and count them.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a run that is already in the output folder.")]
 Seed = Annotated[int | None, typer.Option(help="Seed of everything random; default: 0.")]
-SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Leave out unreadable images and count them.")]
 CheckpointFile = Annotated[Path, typer.Argument(help="A run's folder, such as runs/x, or a checkpoint of it.")]
 
 
@@ -323,6 +324,7 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a file name that is not text, or an ASCII terminal
+    warnings.formatwarning = one_line
     try:
         code = app(standalone_mode=False) or 0
         if code == INTERRUPTED:
@@ -340,6 +342,13 @@ def main() -> None:
         if message is None:
             raise
         fail(message)
+
+
+def one_line(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+) -> str:
+    """A warning without the place in the code that gave it, which says nothing to a user."""
+    return f"afield: warning: {' '.join(str(message).split())}\n"
 
 
 def usage_error(error: Exception) -> str | None:

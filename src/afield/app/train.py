@@ -1,5 +1,6 @@
 """`afield.train`: one run, from what the user asked for to its result."""
 
+import multiprocessing
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -8,11 +9,13 @@ from typing import Any
 
 import torch
 from lightning.fabric import Fabric
+from torch.multiprocessing.spawn import ProcessExitedException
 
 from afield.config.data import OWN_PRESETS, DataOptions
 from afield.config.layers import Config, Values, by_section, check_same, merge, read_config, resolve, stack
 from afield.config.options import validated
 from afield.data.domain import DomainSet
+from afield.data.entries import some_of
 from afield.data.open import open_data, suggested_settings
 from afield.data.registry import builders
 from afield.errors import AfieldError
@@ -26,6 +29,8 @@ from afield.training.progress import Display
 
 MOST_NAMED = 8
 """Of more sources than these, only the number is shown."""
+
+GUARD = "a script that trains on several devices must do so under `if __name__ == '__main__':`"
 
 
 def train(
@@ -55,6 +60,8 @@ def train(
     it, and without either it is an error. On standard error `progress` shows what is trained, notes about the data and
     a bar; `show_config` shows the resolved config.
     """
+    if getattr(multiprocessing.current_process(), "_inheriting", False):  # or it would begin, or overwrite, runs anew
+        raise AfieldError(GUARD)
     if str(out) in ("", "."):
         raise AfieldError("a run needs a folder of its own to write to: out")
     check_headline(selector)
@@ -77,7 +84,7 @@ def train(
     carry_out = partial(_carry_out, resolved, source, Path(out), resume, overwrite, progress, show_config)
     if resolved.training.devices == 1:
         carry_out(None)
-    elif failure := make_fabric(resolved.training).launch(partial(_take_part, carry_out)):
+    elif failure := _in_processes(make_fabric(resolved.training), carry_out):
         raise AfieldError(failure)
     return read_run(Path(out), selector)
 
@@ -137,11 +144,12 @@ def _carry_out(
 def notes_on_sizes(loop: Loop) -> list[str]:
     """The domains that a batch holds more than once."""
     task, batch = loop.setup.task, loop.options.batch_size
-    return [
-        f"domain {view.name} has {len(view.images)} training images, fewer than the batch's {batch}: some come twice"
-        for view in task.seen
-        if len(view.images) < batch
-    ]
+    small = [f"{view.name} ({len(view.images)})" for view in task.seen if len(view.images) < batch]
+    return (
+        [f"fewer training images than the batch's {batch}, so that some come twice: {some_of(small, MOST_NAMED)}"]
+        if small
+        else []
+    )
 
 
 def describe(config: Config, loop: Loop) -> str:
@@ -166,6 +174,15 @@ def describe(config: Config, loop: Loop) -> str:
 def _opened(source: DomainSet | DataOptions) -> DomainSet:
     """The data set. Several processes open it by its options each, because sending the images would be slow."""
     return source if isinstance(source, DomainSet) else open_data(source)
+
+
+def _in_processes(fabric: Fabric, carry_out: Callable[[Fabric], None]) -> str | None:
+    try:
+        failure: str | None = fabric.launch(partial(_take_part, carry_out))
+    except ProcessExitedException as error:
+        how = f"by signal {error.signal_name}" if error.signal_name else f"with code {error.exit_code}"
+        return f"one of the run's processes has ended {how}; {GUARD}"
+    return failure
 
 
 def _take_part(carry_out: Callable[[Fabric], None], fabric: Fabric) -> str | None:

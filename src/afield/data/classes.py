@@ -4,7 +4,7 @@ import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import SequenceMatcher
-from itertools import combinations
+from itertools import chain, combinations
 
 from afield.data.entries import Entry, some_of
 from afield.errors import AfieldError
@@ -68,7 +68,10 @@ def _check_spelling(labels: Labels) -> None:
         for label in found:
             homes.setdefault(label, set()).add(domain)
     partial = sorted(label for label, domains in homes.items() if len(domains) < len(labelled))
-    for one, other in combinations(partial, 2):
+    alike: dict[str, list[str]] = {}  # by first letter: of thousands of names, few are left to compare
+    for label in partial:
+        alike.setdefault(_plain(label)[0], []).append(label)
+    for one, other in chain.from_iterable(combinations(group, 2) for group in alike.values()):
         if homes[one].isdisjoint(homes[other]) and look_like_one(one, other):
             raise AfieldError(
                 f"'{one}' in {min(homes[one])} and '{other}' in {min(homes[other])} look like one class; rename one"

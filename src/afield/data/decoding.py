@@ -4,6 +4,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from functools import lru_cache
@@ -99,7 +100,8 @@ class DecoderPool:
 
     def _start(self) -> "subprocess.Popen[bytes]":
         ours, theirs = socket.socketpair()
-        command = [sys.executable, "-m", "afield.data.decoder", str(theirs.fileno())]
+        # -P: a file in the current folder that is named like a module must not take its place.
+        command = [sys.executable, "-P", "-m", "afield.data.decoder", str(theirs.fileno())]
         # The package as this process found it, wherever that was.
         paths = [path for path in sys.path if path]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
@@ -158,6 +160,9 @@ class DecoderPool:
         return AfieldError(f"a process that decodes images has died (exit codes {codes}); is there enough memory?")
 
 
+_one_at_a_time = threading.Lock()
+
+
 @lru_cache(maxsize=1)
 def _pool(count: int) -> DecoderPool:
     return DecoderPool(count)
@@ -165,4 +170,5 @@ def _pool(count: int) -> DecoderPool:
 
 def decoders(workers: int = 0) -> DecoderPool:
     """The processes that decode: so many, or one for each processor."""
-    return _pool(workers or os.cpu_count() or 1)
+    with _one_at_a_time:  # or threads that ask at once, before there are any, start as many pools
+        return _pool(workers or os.cpu_count() or 1)

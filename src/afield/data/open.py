@@ -43,7 +43,8 @@ def open_data(options: DataOptions) -> DomainSet:
 
 def _list(options: DataOptions) -> Listing:
     """The images of a data set that is not registered."""
-    name, path = options.name, Path(options.name)
+    name = os.path.expanduser(options.name)  # noqa: PTH111 - no shell does so after an equals sign
+    path = Path(name)
     columns = {"domain": options.domain_column, "label": options.label_column}
     if name.startswith(PREFIX):
         return list_hub(name, **columns)
@@ -55,7 +56,7 @@ def _list(options: DataOptions) -> Listing:
         raise AfieldError(f"{name} is neither a folder of images nor a manifest ({', '.join(MANIFEST_SUFFIXES)})")
     if any(sign in name for sign in (os.sep, "/", ".")):
         raise AfieldError(f"no such file or folder: {name}")
-    raise unknown("data set", name, builders())
+    raise AfieldError(f"{unknown('data set', name, builders())}; nor is there a file or folder of that name")
 
 
 def ready_to_train(data: DomainSet, options: DataOptions) -> DomainSet:

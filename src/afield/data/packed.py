@@ -4,6 +4,7 @@ It fills while images are read. What has been filled is written down only after 
 costs at most what was decoded since. All packs together keep to a limit: the least recently used go first.
 """
 
+import errno
 import fcntl
 import hashlib
 import mmap
@@ -39,15 +40,20 @@ class PackedImages(Images):
         self.source, self.path, self.square = source, path, square
         self.side: int = square[0]
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = path.open("r+b" if path.exists() else "w+b")
+        # Not by mode "w+b", which would empty what another process has made in the meantime.
+        self._file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), "r+b")
         self._writes = _lock(self._file)  # of several processes one fills the pack, the others read it
-        if self._writes:
+        if os.fstat(self._file.fileno()).st_size != self.nbytes:
+            if not self._writes:
+                raise OSError(f"{path} is only just being made")
+            _done_file(path).unlink(missing_ok=True)  # it tells of a pack that is gone
             os.ftruncate(self._file.fileno(), self.nbytes)
-        elif os.fstat(self._file.fileno()).st_size != self.nbytes:
-            raise OSError(f"{path} is only just being made")
         self._map = mmap.mmap(self._file.fileno(), self.nbytes, prot=mmap.PROT_READ)
         self._pixels: Pixels = np.frombuffer(self._map, np.uint8).reshape(len(source), self.side, self.side, 3)
         self._done = _read_done(path, len(source))
+        if not os.path.samestat(path.stat(), os.fstat(self._file.fileno())):
+            raise OSError(f"{path} has just been removed")
+        self._full = False
         self._unsaved, self._mapped = 0, 0
         self._guard = threading.Lock()
         self._finish = weakref.finalize(self, _save, self._file, path, self._done) if self._writes else None
@@ -72,11 +78,18 @@ class PackedImages(Images):
         return out
 
     def _keep(self, indices: Indices, pixels: Pixels) -> None:
-        if not self._writes:
+        if not self._writes or self._full:
             return
-        size = pixels[0].nbytes
-        for index, image in zip(indices, pixels, strict=True):
-            os.pwrite(self._file.fileno(), memoryview(image).cast("B"), int(index) * size)
+        try:
+            for index, image in zip(indices, pixels, strict=True):
+                if (
+                    os.pwrite(self._file.fileno(), memoryview(image).cast("B"), int(index) * image.nbytes)
+                    < image.nbytes
+                ):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError:  # the disk is full: what is not there yet is decoded each time
+            self._full = True
+            return
         with self._guard:
             self._done[indices] = True
             self._unsaved += len(indices)
@@ -161,8 +174,8 @@ def _remove(path: Path) -> bool:
     with path.open("r+b") as file:
         if not _lock(file):
             return False
+        _done_file(path).unlink(missing_ok=True)  # first: without its pack it would tell of nothing
         path.unlink()
-        _done_file(path).unlink(missing_ok=True)
     return True
 
 

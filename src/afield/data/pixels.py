@@ -20,8 +20,22 @@ MOST_PIXELS = 100_000_000
 PIXELS_AT_A_TIME = 4_000_000
 """Are converted to RGB: a conversion may take tens of bytes per pixel."""
 
-ORIENTATION = 0x0112  # of EXIF
-IMAGE_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm"})
+ORIENTATION = 0x0112
+TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+SAY_ORIENTATION = ("exif", "Raw profile type exif", "xmp", "XML:com.adobe.xmp")
+"""Where a turned image would still say that it is to be turned."""
+IMAGE_SUFFIXES = frozenset(
+    {".png", ".jpg", ".jpeg", ".jpe", ".jfif", ".jp2", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".avif", ".tga"}
+    | {".ppm", ".pgm", ".pbm", ".pnm"}
+)
 Image.MAX_IMAGE_PIXELS = None  # ours is checked in `load_image`, as an error that names the file
 # What Pillow's readers raise on damaged files; MemoryError is not the file's doing.
 DAMAGE = (OSError, SyntaxError, ValueError, EOFError, TypeError, IndexError, KeyError, struct.error, zlib.error)
@@ -94,7 +108,7 @@ def make_square(image: Image.Image, side: int, oblong: "Oblong") -> NDArray[np.u
     return np.asarray(image)
 
 
-def shrunk(image: Image.Image, side: int, oblong: "Oblong" = "crop") -> Image.Image:
+def shrunk(image: Image.Image, side: int, oblong: "Oblong") -> Image.Image:
     """In RGB, and a very large image at a whole fraction of its size, so that what follows takes little memory.
 
     At least four times as large as it is to be, on each side that counts: an oblong image that is cropped by its
@@ -127,14 +141,24 @@ def _middle(image: Image.Image) -> Image.Image:
     return image.crop((left, upper, width - left, height - upper)) if left or upper else image
 
 
-def upright(image: Image.Image) -> Image.Image:
-    """Turned as its EXIF orientation says. Damaged EXIF says nothing."""
+def orientation(image: Image.Image) -> int:
+    """EXIF's: 1 is upright. Damaged EXIF says nothing."""
     try:
-        if image.getexif().get(ORIENTATION, 1) == 1:
-            return image  # which exif_transpose would copy, in a fifth of the time that decoding takes
-        return ImageOps.exif_transpose(image)
-    except (OSError, ValueError, SyntaxError, KeyError, TypeError, ZeroDivisionError):
+        found = image.getexif().get(ORIENTATION)
+    except DAMAGE:
+        return 1
+    return found if found in TURNS else 1
+
+
+def upright(image: Image.Image) -> Image.Image:
+    """Turned as its EXIF orientation says."""
+    # Not by ImageOps.exif_transpose: it also writes EXIF anew, which fails on tags that many cameras get wrong.
+    found = orientation(image)
+    if found == 1:
         return image
+    turned = image.transpose(TURNS[found])
+    turned.info = {name: value for name, value in turned.info.items() if name not in SAY_ORIENTATION}
+    return turned
 
 
 def brightest(image: Image.Image) -> float:
