@@ -129,7 +129,7 @@ def test_weights_that_cannot_be_had_are_an_error_of_one_line(monkeypatch):
         raise OSError("no route to host\nand a long trace")
 
     monkeypatch.setattr(timm, "create_model", unreachable)
-    with pytest.raises(AfieldError, match=r"no ImageNet weights for 'resnet18' could be had: no route to host$"):
+    with pytest.raises(AfieldError, match=r"'resnet18' could be had \(no route to host\); network.pretrained=false"):
         create_method("far", backbone="resnet18", num_classes=5, num_sources=2, network={"pretrained": True})
 
 

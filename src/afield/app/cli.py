@@ -31,7 +31,7 @@ out = Console(soft_wrap=True, **PLAIN)
 INTERRUPTED = 130
 WIDE = 160
 INTERRUPTED_HINTS = {
-    "train": "--resume continues the run",
+    "train": "--resume continues a run that has begun",
     "bench": "finished runs are recorded, and the same command continues with the others",
 }
 

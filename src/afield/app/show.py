@@ -36,7 +36,7 @@ def make_table(title: str, text: Sequence[str], numbers: Sequence[str], more_tex
 def run_table(run: Run) -> Table:
     """The result of one run."""
     title = f"{run.folder}: step {run.step}, {run.seconds:.0f} s, selector {run.selector}"
-    table = make_table(title, ["domain", "role"], ["accuracy", "test images"])
+    table = make_table(title, ["domain", "role"], ["accuracy", "held-out images"])
     for role, results in (("source", run.evaluation["sources"]), ("target", run.evaluation["target"])):
         for domain, result in results.items():
             table.add_row(printable(domain), role, percent(result["accuracy"]), str(result["n"]))

@@ -6,8 +6,8 @@ one in ten made grey.
 
 Each image has random numbers of its own, drawn on the device from the stream's generator. torchvision's transforms draw
 one set for a whole batch, and kornia's draw on the host from the global generator; with either, a step could not be
-recorded as a CUDA graph and a resumed run would not go on in the same bits. So the maps are torch's own (`affine_grid`,
-`grid_sample`, a product with a 3 x 3 matrix of colours).
+recorded as a CUDA graph and a resumed run would not go on in the same bits. So the maps are torch's own (`grid_sample`,
+a product with a 3 x 3 matrix of colours).
 """
 
 import math
@@ -15,7 +15,7 @@ from functools import cache
 
 import torch
 from torch import Generator, Tensor
-from torch.nn.functional import affine_grid, grid_sample
+from torch.nn.functional import grid_sample
 
 from afield.config.data import Augmentation
 
@@ -25,6 +25,7 @@ RATIO = 3 / 4, 4 / 3  # width to height of a crop
 JITTER = 0.3  # of brightness, contrast and saturation (DomainBed's)
 HUE = 0.3 * 2 * math.pi  # largest turn of the hue, in radians (DomainBed's)
 GREY = 0.1  # share of photographs made grey (DomainBed's)
+IMAGES_AT_A_TIME = 8
 LUMINANCE = (0.299, 0.587, 0.114)
 
 
@@ -48,8 +49,6 @@ def shifted(pool: Tensor, picks: Tensor, generator: Generator, reach: int = SHIF
 
 def changed_photos(images: Tensor, generator: Generator) -> Tensor:
     """Photographs (N, H, W, 3) as bytes: cropped, mirrored and recoloured, as float in 0..1."""
-    values = images.permute(0, 3, 1, 2).float() / 255
-
     def draw(low: float, high: float) -> Tensor:
         return torch.rand(len(images), generator=generator, device=images.device) * (high - low) + low
 
@@ -57,10 +56,17 @@ def changed_photos(images: Tensor, generator: Generator) -> Tensor:
     width, height = ((area * r).sqrt().clamp(max=1) for r in (ratio, 1 / ratio))
     mirror = torch.where(draw(0, 1) < 0.5, -1.0, 1.0)
     across, down = draw(-1, 1) * (1 - width), draw(-1, 1) * (1 - height)
-    values = resized_part(values, width * mirror, height, across, down)
     factors = [draw(1 - JITTER, 1 + JITTER) for _ in range(3)]
-    saturation = torch.where(draw(0, 1) < GREY, torch.zeros_like(factors[2]), factors[2])
-    return recoloured(values, factors[0], factors[1], saturation, draw(-HUE, HUE)).permute(0, 2, 3, 1)
+    factors[2] = torch.where(draw(0, 1) < GREY, torch.zeros_like(factors[2]), factors[2])
+    numbers = torch.stack((width * mirror, height, across, down, *factors, draw(-HUE, HUE)))
+    # In host memory a few images at a time: what is made of them on the way then stays in the processor's caches.
+    count = IMAGES_AT_A_TIME if images.device.type == "cpu" else len(images)
+    changed = images.new_empty(len(images), 3, *images.shape[1:3], dtype=torch.float32)
+    for out, part, own in zip(changed.split(count), images.split(count), numbers.split(count, dim=1), strict=True):
+        values = part.permute(0, 3, 1, 2).contiguous().float() / 255  # bytes are moved faster than floats
+        wide, high, x, y, brightness, contrast, saturation, hue = own
+        recoloured(resized_part(values, wide, high, x, y), brightness, contrast, saturation, hue, out)
+    return changed.permute(0, 2, 3, 1)
 
 
 def resized_part(images: Tensor, width: Tensor, height: Tensor, across: Tensor, down: Tensor) -> Tensor:
@@ -68,13 +74,22 @@ def resized_part(images: Tensor, width: Tensor, height: Tensor, across: Tensor, 
 
     A negative width mirrors.
     """
-    zero = torch.zeros_like(width)
-    rows = torch.stack((torch.stack((width, zero, across), 1), torch.stack((zero, height, down), 1)), 1)
-    grid = affine_grid(rows, list(images.shape), align_corners=False)
+    # Not by affine_grid, which also turns: here a column's place depends on the column alone, and a row's on the row.
+    columns, rows = (_centres(size, images.device) for size in (images.shape[3], images.shape[2]))
+    grid = images.new_empty(len(images), images.shape[2], images.shape[3], 2)
+    grid[..., 0] = (width[:, None] * columns + across[:, None])[:, None, :]
+    grid[..., 1] = (height[:, None] * rows + down[:, None])[:, :, None]
     return grid_sample(images, grid, padding_mode="border", align_corners=False)
 
 
-def recoloured(images: Tensor, brightness: Tensor, contrast: Tensor, saturation: Tensor, hue: Tensor) -> Tensor:
+def _centres(count: int, device: torch.device) -> Tensor:
+    """The middles of so many pixels from -1 to 1."""
+    return (2 * torch.arange(count, device=device) + 1) / count - 1
+
+
+def recoloured(
+    images: Tensor, brightness: Tensor, contrast: Tensor, saturation: Tensor, hue: Tensor, out: Tensor | None = None
+) -> Tensor:
     """Images (N, 3, H, W) in 0..1 with factors of brightness, contrast and saturation, and a turn of the hue.
 
     All four are linear in a pixel's colour, but for the grey that contrast moves towards; so they are one 3 x 3 matrix
@@ -89,9 +104,9 @@ def recoloured(images: Tensor, brightness: Tensor, contrast: Tensor, saturation:
     turn = _hue_turn(hue, identity, cross)
     colours = each(saturation) * identity + each(1 - saturation) * grey
     matrix = each(brightness * contrast) * (colours @ turn)
-    mean = torch.einsum("nchw,c->n", images, luminance) / images[0, 0].numel()
+    mean = images.mean(dim=(2, 3)) @ luminance
     moved = (brightness * (1 - contrast) * mean)[:, None, None, None]
-    return (torch.einsum("nij,njhw->nihw", matrix, images) + moved).clamp(0, 1)
+    return torch.clamp(torch.einsum("nij,njhw->nihw", matrix, images).add_(moved), 0, 1, out=out)
 
 
 @cache

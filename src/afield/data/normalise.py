@@ -20,6 +20,7 @@ class Normalise(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """(N, 3, H, W) uint8, or float in 0..1, to normalised float32; channels last in memory, which is faster."""
-        images = images.contiguous(memory_format=torch.channels_last)
-        values = images.float() / 255 if images.dtype == torch.uint8 else images.float()
-        return torch.addcmul(self.shift, values, self.scale)
+        if images.dtype == torch.uint8:
+            images = images.contiguous(memory_format=torch.channels_last).float() / 255
+        # Reordered last: before, the same arithmetic takes several times as long on a CPU.
+        return torch.addcmul(self.shift, images.float(), self.scale).contiguous(memory_format=torch.channels_last)

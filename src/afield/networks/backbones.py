@@ -42,7 +42,10 @@ class TimmBackbone(nn.Module):
         except Exception as error:
             if not pretrained:
                 raise
-            raise AfieldError(f"no ImageNet weights for '{name}' could be had: {_first_line(error)}") from error
+            raise AfieldError(
+                f"no ImageNet weights for '{name}' could be had ({_first_line(error)}); "
+                "network.pretrained=false starts from random weights"
+            ) from error
 
     def forward(self, images: Tensor) -> Tensor:
         """The last feature map, before timm's own pooling."""
