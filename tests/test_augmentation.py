@@ -82,6 +82,13 @@ def test_photographs_are_changed_each_in_its_own_way_and_stay_colours():
     assert not torch.equal(changed, changed_photos(same, seeded(1)))
 
 
+def test_colours_stay_exact_where_the_network_runs_in_bf16():
+    images = photos()
+    exact = changed_photos(images, seeded())
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(changed_photos(images, seeded()), exact)
+
+
 def test_half_of_the_photographs_are_mirrored_and_a_tenth_is_grey():
     ramp = torch.arange(16).mul(16).to(torch.uint8).expand(2000, 16, 16)  # dark on the left, bright on the right
     coloured = torch.stack((ramp, ramp // 2, ramp // 4), dim=3)

@@ -49,6 +49,7 @@ def shifted(pool: Tensor, picks: Tensor, generator: Generator, reach: int = SHIF
 
 def changed_photos(images: Tensor, generator: Generator) -> Tensor:
     """Photographs (N, H, W, 3) as bytes: cropped, mirrored and recoloured, as float in 0..1."""
+
     def draw(low: float, high: float) -> Tensor:
         return torch.rand(len(images), generator=generator, device=images.device) * (high - low) + low
 
@@ -62,10 +63,12 @@ def changed_photos(images: Tensor, generator: Generator) -> Tensor:
     # In host memory a few images at a time: what is made of them on the way then stays in the processor's caches.
     count = IMAGES_AT_A_TIME if images.device.type == "cpu" else len(images)
     changed = images.new_empty(len(images), 3, *images.shape[1:3], dtype=torch.float32)
-    for out, part, own in zip(changed.split(count), images.split(count), numbers.split(count, dim=1), strict=True):
-        values = part.permute(0, 3, 1, 2).contiguous().float() / 255  # bytes are moved faster than floats
-        wide, high, x, y, brightness, contrast, saturation, hue = own
-        recoloured(resized_part(values, wide, high, x, y), brightness, contrast, saturation, hue, out)
+    with torch.autocast(images.device.type, enabled=False):  # bf16 has too few shades of a colour
+        for start in range(0, len(images), count):
+            part = slice(start, start + count)
+            values = images[part].permute(0, 3, 1, 2).contiguous().float() / 255  # bytes are moved faster than floats
+            wide, high, x, y, brightness, contrast, saturation, hue = numbers[:, part]
+            recoloured(resized_part(values, wide, high, x, y), brightness, contrast, saturation, hue, changed[part])
     return changed.permute(0, 2, 3, 1)
 
 
