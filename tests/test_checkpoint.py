@@ -237,6 +237,20 @@ def test_a_model_loads_where_its_data_set_is_unknown(run, monkeypatch):
     assert afield.load(run.checkpoint).classes == ("across", "down", "square")
 
 
+def test_a_checkpoint_of_version_0_1_0_is_read(run, tmp_path):
+    def age(content):
+        config = content["config"]
+        config["data"] = {"name": config["data"]["name"]}
+        config["training"]["step"] = config["training"].pop("execution")
+        config["training"]["augment"] = True
+        config["network"]["pool"] = "pool"
+        del content["preprocessing"]["oblong"]
+
+    old = tampered(run, tmp_path / "old.ckpt", age)
+    images = np.random.default_rng(0).integers(0, 256, (3, 16, 16, 3), np.uint8)
+    assert afield.load(old).predict(images) == afield.load(run.checkpoint).predict(images)
+
+
 def test_images_in_every_form_give_the_same_answer(model, toy, tmp_path):
     arrays = toy["day"].test.images.array
     paths = [tmp_path / f"{number}.png" for number in range(len(arrays))]

@@ -14,6 +14,7 @@ from torch.multiprocessing.spawn import ProcessExitedException
 from afield.config.data import OWN_PRESETS, DataOptions
 from afield.config.layers import Config, Values, by_section, check_same, merge, read_config, resolve, stack
 from afield.config.options import validated
+from afield.config.upgrade import upgraded
 from afield.data.domain import DomainSet
 from afield.data.entries import some_of
 from afield.data.open import open_data, suggested_settings
@@ -75,7 +76,7 @@ def train(
     }  # fmt: skip
     given = {section: {k: v for k, v in keys.items() if v is not None} for section, keys in named.items()}
     layers = [read_config(Path(config)) if config else {}, given, by_section(settings or {})]
-    stored = [read_config(folder.config)] if resume else []
+    stored = [upgraded(read_config(folder.config))] if resume else []
     check_early([*stored, *layers])
     source: DomainSet | DataOptions = data if isinstance(data, DomainSet) else data_options(*stored, *layers)
     if isinstance(source, DataOptions) and source.name in builders() and source.name not in OWN_PRESETS:

@@ -6,7 +6,10 @@ POOLS = {"pool": "average", "pool2": "average2x2"}
 
 
 def upgraded(config: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """A stored config as this version writes it; a config of this version comes back unchanged."""
+    """A stored config as this version writes it. One of this version, or a damaged one, comes back unchanged."""
+    sections = [config.get(name) for name in ("data", "training", "network")] if isinstance(config, dict) else [None]
+    if not all(isinstance(section, dict) for section in sections) or "name" not in config["data"]:
+        return config
     if "image_size" in config["data"]:
         return config
     data, training, network = dict(config["data"]), dict(config["training"]), dict(config["network"])
@@ -26,8 +29,8 @@ def upgraded(config: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 def upgraded_record(record: dict[str, Any]) -> dict[str, Any]:
     """The same for one line of a file of records."""
-    if isinstance(record.get("config"), dict) and "image_size" not in record["config"].get("data", {"image_size": 0}):
-        record = {**record, "config": upgraded(record["config"])}
+    if "config" in record and (config := upgraded(record["config"])) is not record["config"]:
+        record = {**record, "config": config}
         if isinstance(record.get("protocol"), dict) and record["protocol"].get("data") == "digit5":
             record["protocol"] = {**record["protocol"], "data": "digit5-padded"}
     if "oracle" in record:

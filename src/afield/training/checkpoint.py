@@ -10,6 +10,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from afield.config.upgrade import upgraded
 from afield.errors import AfieldError
 from afield.files import replacing
 
@@ -70,6 +71,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
         raise AfieldError(f"{path} has checkpoint format {version}; this version of afield reads format {FORMAT}")
     try:
         content["state"] = _unfold(content["state"], tensors)
+        content["config"] = upgraded(content["config"])
         if not all(isinstance(content[key], list) for key in ("classes", "sources")):
             raise TypeError("classes and sources are not lists")
         content |= {key: tuple(content[key]) for key in ("classes", "sources")}
