@@ -5,9 +5,9 @@ resized to the whole (random resized crop), half of them mirrored, brightness, c
 one in ten made grey.
 
 Each image has random numbers of its own, drawn on the device from the stream's generator. torchvision's transforms draw
-one set for a whole batch, and kornia's draw on the host from the global generator; with either, a step could not be
-recorded as a CUDA graph and a resumed run would not go on in the same bits. So the maps are torch's own (`grid_sample`,
-a product with a 3 x 3 matrix of colours).
+one set of numbers for a whole batch. kornia's draw from the global generator, and the host asks what was drawn
+(`bool(to_apply.any())`), so that a step could not be recorded as a CUDA graph. So the maps are torch's own:
+`grid_sample`, and a product with a 3 x 3 matrix of colours.
 """
 
 import math
