@@ -7,6 +7,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import afield
@@ -219,7 +220,7 @@ def test_a_leak_is_named(tmp_path):
     assert "copy.png" in result.stdout
 
 
-def test_a_manifest_and_arrays_train_too(tmp_path):
+def test_a_manifest_trains_and_is_shown_whatever_its_columns_are_called(tmp_path):
     lines = ["path,domain,label"]
     for number in range(36):
         domain, label = "abc"[number % 3], ("bus", "car")[number % 2]
@@ -229,3 +230,18 @@ def test_a_manifest_and_arrays_train_too(tmp_path):
     words = ("train", "--data", "list.csv", "--target", "c", "--steps", 2, "--out", "run", *SET)
     result = afield_command(*words, cwd=tmp_path)
     assert result.returncode == 0, result.stderr
+    (tmp_path / "other.csv").write_text("\n".join(lines).replace("path,domain,label", "path,site,species"))
+    columns = ("--set", "data.domain_column=site", "--set", "data.label_column=species")
+    shown = afield_command("data", "show", "other.csv", *columns, cwd=tmp_path)
+    assert "domain c has no labels" in shown.stdout
+
+
+def test_arrays_train(tmp_path):
+    images = np.random.default_rng(0).integers(0, 256, (36, 20, 20, 3), np.uint8)
+    domains = ["abc"[number % 3] for number in range(36)]
+    labels = [None if domain == "c" else ("bus", "car")[number % 2] for number, domain in enumerate(domains)]
+    data = afield.from_arrays(images, labels, domains)
+    run = afield.train(data=data, target="c", steps=2, out=tmp_path / "run", settings=TINY, progress=False)
+    assert run.accuracy["c"] is None
+    assert set(run.accuracy) == {"a", "b", "c"}
+    assert afield.load(tmp_path / "run").classes == ("bus", "car")

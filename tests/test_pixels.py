@@ -95,6 +95,7 @@ def test_exif_turns_an_image_upright(orientation):
     assert examine(content)[1:] == (16, 8, "")
 
 
+@pytest.mark.filterwarnings("ignore:Corrupt EXIF data")
 def test_damaged_exif_says_nothing():
     content = encoded(halves(RED, GREEN), "JPEG", exif=b"Exif\0\0MM\0*\xff\xff\xff\xff")
     assert near(read_square(content, 8, "squash")[4, 1], RED, 40)

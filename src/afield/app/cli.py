@@ -50,6 +50,9 @@ def data_names(incomplete: str) -> list[str]:
     return [name for name in list_data() if name.startswith(incomplete)]
 
 
+Settings = Annotated[
+    list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Set one key of the config.")
+]
 SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Leave out unreadable images and count them.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a run that is already in the output folder.")]
 Seed = Annotated[int | None, typer.Option(help="Seed of everything random; default: 0.")]
@@ -114,9 +117,7 @@ def train(
     steps: Annotated[int | None, typer.Option(help="Optimiser steps; default: what suits the data set.")] = None,
     seed: Seed = None,
     config: Annotated[Path | None, typer.Option(help="TOML file of settings; options and --set override it.")] = None,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Set one key of the config.")
-    ] = None,
+    settings: Settings = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue a run that was stopped.")] = False,
     overwrite: Overwrite = False,
     selector: Annotated[
@@ -284,16 +285,19 @@ def show(
         Path | None, typer.Option("--out", help="Also write a contact sheet (PNG): 20 images per domain.")
     ] = None,
     skip_bad: SkipBad = False,
+    settings: Settings = None,
 ) -> None:
     """Describe a data set: images per domain, split and class, image sizes, origin, and notes."""
     from afield.app.show import data_tables, printable
     from afield.config.data import DataOptions
+    from afield.config.layers import by_section, merge, parse_assignment
     from afield.config.options import validated
     from afield.data.open import open_data
 
     if file and file.suffix.lower() != ".png":
         raise AfieldError(f"a contact sheet is a .png file, not {file}")
-    opened = open_data(validated(DataOptions, "data", {"name": name, "skip_bad": skip_bad}))
+    given = merge(*(by_section(parse_assignment(text)) for text in settings or []))["data"]
+    opened = open_data(validated(DataOptions, "data", {"skip_bad": skip_bad, **given, "name": name}))
     if file:
         from afield.data.contact_sheet import contact_sheet
 
@@ -313,7 +317,7 @@ def download(name: Annotated[str, typer.Argument(help="Data set.")]) -> None:
     from afield.data.registry import check_data
 
     check_data(name)
-    if name != "digit5":
+    if name not in ("digit5", "digit5-padded"):  # which are read from the same files
         raise AfieldError(f"'{name}' needs no download; only digit5 does")
     for line in download_digit5():
         print(line)

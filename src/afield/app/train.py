@@ -164,7 +164,7 @@ def describe(config: Config, loop: Loop) -> str:
     parts = [
         f"{config.method_name}, {config.task.kind}: {sources} -> {config.task.target or 'unseen domains'}",
         f"backbone {config.network.backbone}, images of {size} x {size}",
-        f"{training.steps} steps of {domains} x {training.batch_size} images",
+        f"{training.steps} step{'s' * (training.steps > 1)} of {domains} x {training.batch_size} images",
         f"on {device}" + (f" x {training.devices}" if training.devices > 1 else ""),
         f"images all in {where}" if loop.stream.resident else "images streamed",
         *([f"resumed at step {loop.step}"] if loop.step else []),
