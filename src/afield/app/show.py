@@ -24,7 +24,7 @@ def printable(text: str) -> str:
     return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
 
 
-def make_table(title: str, text: Sequence[str], numbers: Sequence[str], more_text: Sequence[str] = ()) -> Table:
+def empty_table(title: str, text: Sequence[str], numbers: Sequence[str], more_text: Sequence[str] = ()) -> Table:
     """An empty table with columns of text, then of numbers, then of text again."""
     table = Table(title=printable(title))
     for names, justify in ((text, LEFT), (numbers, RIGHT), (more_text, LEFT)):
@@ -36,7 +36,7 @@ def make_table(title: str, text: Sequence[str], numbers: Sequence[str], more_tex
 def run_table(run: Run) -> Table:
     """The result of one run."""
     title = f"{run.folder}: step {run.step}, {run.seconds:.0f} s, selector {run.selector}"
-    table = make_table(title, ["domain", "role"], ["accuracy", "held-out images"])
+    table = empty_table(title, ["domain", "role"], ["accuracy", "held-out images"])
     for role, results in (("source", run.evaluation["sources"]), ("target", run.evaluation["target"])):
         for domain, result in results.items():
             table.add_row(printable(domain), role, percent(result["accuracy"]), str(result["n"]))
@@ -45,7 +45,7 @@ def run_table(run: Run) -> Table:
 
 def evaluation_table(title: str, results: dict[str, Any]) -> Table:
     """Accuracies by domain."""
-    table = make_table(title, ["domain"], ["accuracy", "test images"])
+    table = empty_table(title, ["domain"], ["accuracy", "test images"])
     for domain, result in results.items():
         table.add_row(printable(domain), percent(result["accuracy"]), str(result["n"]))
     return table
@@ -61,7 +61,7 @@ def domain_table(data: DomainSet) -> Table:
     title = f"{data.name}: {len(data.domains)} domains, {len(data.classes)} classes"
     splits = {name: distinct_splits(domain) for name, domain in data.domains.items()}
     parts = [part for part in (*LABELLED_SPLITS, "unlabelled") if any(part in of for of in splits.values())]
-    table = make_table(title, ["domain"], parts, ["image size", "origin"])
+    table = empty_table(title, ["domain"], parts, ["image size", "origin"])
     for name, domain in data.domains.items():
         counts = [str(len(splits[name][part])) if part in splits[name] else "-" for part in parts]
         table.add_row(printable(name), *counts, image_size(domain), printable(domain.origin))
@@ -96,7 +96,7 @@ def class_tables(data: DomainSet) -> list[Table]:
     tables = []
     for start in range(0, len(labelled), DOMAINS_PER_TABLE):
         names = list(labelled)[start : start + DOMAINS_PER_TABLE]
-        table = make_table(f"images per class: {' / '.join(parts)}", ["class"], names)
+        table = empty_table(f"images per class: {' / '.join(parts)}", ["class"], names)
         counts = [{part: class_counts(data, labelled[name], part) for part in parts} for name in names]
         for label, title in enumerate(data.classes):
             cells = [" / ".join(str(of[part][label]) if of[part] else "-" for part in parts) for of in counts]
@@ -107,7 +107,7 @@ def class_tables(data: DomainSet) -> list[Table]:
 
 def extremes_table(data: DomainSet) -> Table:
     """How many classes each labelled domain has, and its smallest and largest class over all splits."""
-    table = make_table("classes", ["domain"], ["classes"], ["smallest class", "largest class"])
+    table = empty_table("classes", ["domain"], ["classes"], ["smallest class", "largest class"])
     for name, domain in data.domains.items():
         if domain.labelled:
             counts = np.sum([of for part in LABELLED_SPLITS if (of := class_counts(data, domain, part))], axis=0)

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from afield.data.collect import assemble
 from afield.data.decoding import Probe
 from afield.data.domain import DomainSet
-from afield.data.entries import Entry, split_named
+from afield.data.entries import ImageEntry, split_named
 from afield.data.images import ArrayImages, Images, Indices, Pixels
 from afield.errors import AfieldError, unknown
 
@@ -47,7 +47,7 @@ def from_arrays(
     found = [None] * len(pixels) if labels is None else _list("labels", labels, len(pixels))
     given = [None] * len(pixels) if splits is None else _list("splits", splits, len(pixels))
     entries = [
-        Entry(
+        ImageEntry(
             f"image {number}",
             names[number],
             _label(number, found[number], classes),

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from difflib import SequenceMatcher
 from itertools import chain, combinations
 
-from afield.data.entries import Entry, some_of
+from afield.data.entries import ImageEntry, some_of
 from afield.errors import AfieldError
 
 LEAST_LETTERS = 5
@@ -18,7 +18,7 @@ Labels = Mapping[str, frozenset[str]]
 """For each domain the classes of its images; none for a domain without labels."""
 
 
-def labels_by_domain(entries: Iterable[Entry]) -> Labels:
+def labels_by_domain(entries: Iterable[ImageEntry]) -> Labels:
     """The classes of each domain, domains sorted."""
     found: dict[str, set[str]] = {}
     for entry in entries:

@@ -8,7 +8,7 @@ import numpy as np
 from afield.data.classes import check_domains, labels_by_domain, notes_on_classes, sorted_classes
 from afield.data.decoding import EncodedImages, Probe
 from afield.data.domain import Domain, DomainSet, Split
-from afield.data.entries import Entry, Listing, counted
+from afield.data.entries import ImageEntry, Listing, counted
 from afield.data.images import Images, Indices
 from afield.data.leaks import notes_on_leaks
 from afield.data.probing import probe_all
@@ -37,7 +37,7 @@ def make_domain_set(name: str, listing: Listing, *, skip_bad: bool = False, work
 
 def assemble(
     name: str,
-    entries: Sequence[Entry],
+    entries: Sequence[ImageEntry],
     probes: Sequence[Probe],
     take: Callable[[Indices], Images],
     numbers: Sequence[int],
@@ -81,7 +81,7 @@ def _encoded(listing: Listing, probes: Sequence[Probe], workers: int, which: Ind
     return EncodedImages(listing.sources, which, probes, workers=workers)
 
 
-def _named(bad: Sequence[int], entries: Sequence[Entry], probes: Sequence[Probe]) -> str:
+def _named(bad: Sequence[int], entries: Sequence[ImageEntry], probes: Sequence[Probe]) -> str:
     """The first bad images, each with what is wrong with it."""
     names = [f"{entries[number].source} ({_reason(probes[number].error)})" for number in bad[:NAMED]]
     return ", ".join(names) + (", ..." if len(bad) > NAMED else "")
@@ -92,7 +92,7 @@ def _reason(error: str) -> str:
     return reason.replace("an image has ", "", 1) or "no image"
 
 
-def _notes_on_labels(by_domain: dict[str, list[int]], entries: Sequence[Entry]) -> list[str]:
+def _notes_on_labels(by_domain: dict[str, list[int]], entries: Sequence[ImageEntry]) -> list[str]:
     notes = []
     for domain, numbers in by_domain.items():
         without = sum(entries[number].label is None for number in numbers)

@@ -13,7 +13,7 @@ SPLITS = {"train": "train", "val": "validation", "validation": "validation", "te
 """The words for splits, which may be written in any letter case, and the names that `Domain` has for them."""
 
 
-class Entry(NamedTuple):
+class ImageEntry(NamedTuple):
     """One image: what messages call it, where it belongs, its class unless nobody knows it, its split if it has one."""
 
     source: str
@@ -39,7 +39,7 @@ class Files:
 class Listing:
     """The images of a folder, a manifest or a Hugging Face data set."""
 
-    entries: Sequence[Entry]
+    entries: Sequence[ImageEntry]
     sources: Sources
     stamps: Sequence[str]
     """For each image a word that changes when its content may have changed."""

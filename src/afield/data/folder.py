@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from afield.data.entries import SPLITS, Entry, Files, Listing, some_of, stamp
+from afield.data.entries import SPLITS, Files, ImageEntry, Listing, some_of, stamp
 from afield.data.pixels import IMAGE_SUFFIXES
 from afield.errors import AfieldError
 
@@ -23,7 +23,7 @@ class Found(NamedTuple):
     changed: int
 
 
-class Place(NamedTuple):
+class Location(NamedTuple):
     """Where a file lies, as far as that is understood."""
 
     split: str | None
@@ -51,7 +51,7 @@ def list_folder(folder: Path) -> Listing:
         if place is None:
             stray.append(each.name)
             continue
-        entries.append(Entry(each.name, place.domain, place.label, place.split))
+        entries.append(ImageEntry(each.name, place.domain, place.label, place.split))
         stamps.append(stamp(f"{root}/{each.name}", each.size, each.changed))
     if not entries:
         raise AfieldError(f"the images in {folder} lie in no folder of a domain: {LAYOUT}")
@@ -103,14 +103,14 @@ def _image(child: "os.DirEntry[str]", name: str) -> list[Found]:
     return [Found(name, status.st_size, status.st_mtime_ns)] if child.is_file() else []
 
 
-def read_layout(folders: Sequence[Sequence[str]], root: str) -> list[Place | None]:
+def read_layout(folders: Sequence[Sequence[str]], root: str) -> list[Location | None]:
     """The meaning of folders that images lie in, given as the names on the way there; None for one in no domain."""
-    places: list[Place | None] = []
+    places: list[Location | None] = []
     splits_above = _are_splits([path[0] for path in folders], root)
     for path in folders:
         inside = list(path[1:]) if splits_above else list(path)
         split = SPLITS[path[0].lower()] if splits_above else None
-        places.append(Place(split, inside[0], None, inside[1:]) if inside else None)
+        places.append(Location(split, inside[0], None, inside[1:]) if inside else None)
     if not splits_above:
         places = _take_splits(places, root, lambda place: place.domain)
     places = [p and (p._replace(label=p.deeper[0], deeper=p.deeper[1:]) if p.deeper else p) for p in places]
@@ -119,7 +119,9 @@ def read_layout(folders: Sequence[Sequence[str]], root: str) -> list[Place | Non
     return places
 
 
-def _take_splits(places: list[Place | None], root: str, parent: Callable[[Place], str | None]) -> list[Place | None]:
+def _take_splits(
+    places: list[Location | None], root: str, parent: Callable[[Location], str | None]
+) -> list[Location | None]:
     """Where all folders in a parent are those of splits: what is in them, with its split."""
     children: dict[Hashable, dict[str, None]] = {}
     for place in places:

@@ -8,7 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from afield.data.entries import SPLITS, Entry, Listing, counted, some_of, stamp
+from afield.data.entries import SPLITS, ImageEntry, Listing, counted, some_of, stamp
 from afield.errors import AfieldError
 
 PREFIX = "hf:"
@@ -57,7 +57,7 @@ def list_hub(name: str, *, domain: str = "", label: str = "") -> Listing:
     image = _image_column(name, features)
     domain = _domain_column(name, features, domain)
     label = _label_column(name, features, label, domain)
-    entries: list[Entry] = []
+    entries: list[ImageEntry] = []
     stamps: list[str] = []
     for split, table in tables.items():
         if not {image, domain, label} <= set(table.column_names):
@@ -70,7 +70,7 @@ def list_hub(name: str, *, domain: str = "", label: str = "") -> Listing:
         for row, (where, what) in enumerate(zip(domains, labels, strict=True)):
             if where is None:
                 raise AfieldError(f"{name}: row {row} of {split or 'the table'} has no {domain}")
-            entries.append(Entry(f"{split or 'row'}[{row}]", where, what, SPLITS.get(split.lower())))
+            entries.append(ImageEntry(f"{split or 'row'}[{row}]", where, what, SPLITS.get(split.lower())))
             stamps.append(stamp(version, row) if version else "")
     encoded = [table.select_columns([image]).cast_column(image, _undecoded()) for table in tables.values()]
     place = f"hf {os.path.abspath(name) if is_saved(Path(name)) else name}"  # noqa: PTH100

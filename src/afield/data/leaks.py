@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 
 from afield.data.decoding import Probe
-from afield.data.entries import Entry, counted
+from afield.data.entries import ImageEntry, counted
 from afield.data.splits import Parts
 
 Pair = tuple[str, str]
@@ -13,7 +13,7 @@ Found = dict[tuple[str, ...], list[Pair]]
 ORDER = ("train", "validation", "test")
 
 
-def notes_on_leaks(divided: Mapping[str, Parts], entries: Sequence[Entry], probes: Sequence[Probe]) -> list[str]:
+def notes_on_leaks(divided: Mapping[str, Parts], entries: Sequence[ImageEntry], probes: Sequence[Probe]) -> list[str]:
     """A line for each two domains that share images, each two splits of a domain that do, and for double labels."""
     between: Found = {}
     within: Found = {}
@@ -74,7 +74,7 @@ def _first_by(found: Iterable[tuple[str, int]]) -> dict[str, int]:
     return first
 
 
-def _add(found: Found, key: tuple[str, ...], one: int, other: int, entries: Sequence[Entry]) -> None:
+def _add(found: Found, key: tuple[str, ...], one: int, other: int, entries: Sequence[ImageEntry]) -> None:
     found.setdefault(key, []).append((entries[one].source, entries[other].source))
 
 

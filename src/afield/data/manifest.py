@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from afield.data.entries import Entry, Files, Listing, some_of, split_named, stamp
+from afield.data.entries import Files, ImageEntry, Listing, some_of, split_named, stamp
 from afield.errors import AfieldError
 
 MANIFEST_SUFFIXES = (".csv", ".parquet")
@@ -17,7 +17,7 @@ LAYOUT = "a manifest has the columns path, domain, label and, where splits are g
 def list_manifest(path: Path, *, skip_bad: bool = False, domain: str = "", label: str = "") -> Listing:
     """The images a manifest names. `domain` and `label` are the names of those columns where they have others."""
     columns = {"path": "path", "domain": domain or "domain", "label": label or "label", "split": "split"}
-    entries: list[Entry] = []
+    entries: list[ImageEntry] = []
     rows: dict[str, int] = {}
     for row, cells in enumerate(_read(path, columns), start=2 if path.suffix.lower() == ".csv" else 1):
         file, domain_name, label_name, split = map(_text, cells)
@@ -28,7 +28,7 @@ def list_manifest(path: Path, *, skip_bad: bool = False, domain: str = "", label
         if file in rows:
             raise AfieldError(f"{where}: {file} stands in row {rows[file]} already")
         rows[file] = row
-        entries.append(Entry(file, domain_name, label_name, split_named(split, where) if split else None))
+        entries.append(ImageEntry(file, domain_name, label_name, split_named(split, where) if split else None))
     if not entries:
         raise AfieldError(f"no images in {path}: it has no rows")
     folder = os.path.abspath(path.parent)  # noqa: PTH100

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from afield.data.decoding import Probe
-from afield.data.entries import Entry
+from afield.data.entries import ImageEntry
 from afield.errors import AfieldError
 
 TEST_SHARE = 0.2
@@ -12,7 +12,7 @@ Parts = dict[str, list[int]]
 """The numbers of the images in each split, by the names that `Domain` has for splits."""
 
 
-def divide(domain: str, numbers: Sequence[int], entries: Sequence[Entry], probes: Sequence[Probe]) -> Parts:
+def divide(domain: str, numbers: Sequence[int], entries: Sequence[ImageEntry], probes: Sequence[Probe]) -> Parts:
     """The splits of one domain, of which these are the images."""
     labelled = [number for number in numbers if entries[number].label is not None]
     without = [number for number in numbers if entries[number].label is None]
@@ -32,7 +32,7 @@ def divide(domain: str, numbers: Sequence[int], entries: Sequence[Entry], probes
     return parts
 
 
-def _as_given(domain: str, numbers: Sequence[int], entries: Sequence[Entry]) -> Parts:
+def _as_given(domain: str, numbers: Sequence[int], entries: Sequence[ImageEntry]) -> Parts:
     """By the splits that were given; all in `train` where none were."""
     parts: Parts = {}
     for number in numbers:
@@ -52,7 +52,7 @@ def _as_given(domain: str, numbers: Sequence[int], entries: Sequence[Entry]) -> 
     return parts
 
 
-def _held_out(domain: str, numbers: Sequence[int], entries: Sequence[Entry], probes: Sequence[Probe]) -> set[int]:
+def _held_out(domain: str, numbers: Sequence[int], entries: Sequence[ImageEntry], probes: Sequence[Probe]) -> set[int]:
     """A share of each class, chosen by nothing but contents: the first by digest. Equal images stay together."""
     labels_of: dict[str, set[str]] = {}
     by_class: dict[str, dict[str, list[int]]] = {}

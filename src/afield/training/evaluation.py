@@ -99,13 +99,13 @@ class Measure:
                 for name, scores in {"": inspection.scores, **inspection.views}.items():
                     correct[name] += (scores.argmax(dim=1) == truth).sum()
             probabilities = inspection.scores.double().softmax(dim=1)
-            mean, entropies = mean + probabilities.sum(dim=0), entropies + entropy(probabilities).sum()
+            mean, entropies = mean + probabilities.sum(dim=0), entropies + prediction_entropy(probabilities).sum()
             for name, values in inspection.gates.items():
                 gates[name] += values.double().sum()
         n = len(view.images)
         counts = {name: int(value) for name, value in correct.items()}
         result: Result = {"accuracy": counts.pop("") / n if counts else None, "n": n}
-        result["unlabelled"] = {"entropy": float(entropies) / n, "diversity": float(entropy(mean / n))}
+        result["unlabelled"] = {"entropy": float(entropies) / n, "diversity": float(prediction_entropy(mean / n))}
         if counts:
             result["views"] = {name: value / n for name, value in counts.items()}
         if gates:
@@ -135,7 +135,7 @@ class Measure:
             ahead.close()
 
 
-def entropy(probabilities: Tensor) -> Tensor:
+def prediction_entropy(probabilities: Tensor) -> Tensor:
     """In nats, of each row."""
     result: Tensor = torch.special.entr(probabilities).sum(dim=-1)
     return result
