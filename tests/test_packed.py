@@ -86,6 +86,12 @@ def test_other_files_and_other_sizes_have_packs_of_their_own(images, tmp_path):
     assert len(paths) == 4
 
 
+def test_pixels_of_another_version_are_in_another_pack(images, monkeypatch):
+    before = packed(images, 1.0).path
+    monkeypatch.setattr(packs, "PIXELS_VERSION", packs.PIXELS_VERSION + 1)
+    assert packed(images, 1.0).path != before
+
+
 def test_what_was_decoded_but_not_saved_is_decoded_again_after_a_kill(images, tmp_path):
     """A process that is killed has saved what its pack says, and nothing else counts."""
     code = """

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
+import PIL
 from numpy.typing import NDArray
 from PIL import Image
 
@@ -24,6 +25,7 @@ from afield.config.data import Oblong
 from afield.data.cache import cache_folder
 from afield.data.decoding import EncodedImages
 from afield.data.images import Digest, Images, Indices, JoinedImages, Pixels
+from afield.data.pixels import PIXELS_VERSION
 from afield.files import replacing
 
 GIGABYTE = 10**9
@@ -82,10 +84,8 @@ class PackedImages(Images):
             return
         try:
             for index, image in zip(indices, pixels, strict=True):
-                if (
-                    os.pwrite(self._file.fileno(), memoryview(image).cast("B"), int(index) * image.nbytes)
-                    < image.nbytes
-                ):
+                written = os.pwrite(self._file.fileno(), memoryview(image).cast("B"), int(index) * image.nbytes)
+                if written < image.nbytes:
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError:  # the disk is full: what is not there yet is decoded each time
             self._full = True
@@ -137,7 +137,8 @@ def packed(images: Images, limit_gb: float) -> Images:
         return JoinedImages([packed(part, limit_gb) for part in images.parts])
     if not isinstance(images, EncodedImages) or images.square is None or not len(images):
         return images
-    digest = hashlib.sha256(repr(images.square).encode())
+    # Pixels depend on what decoded and resized them, too.
+    digest = hashlib.sha256(repr((images.square, PIXELS_VERSION, PIL.__version__)).encode())
     images.add_to(digest, "")
     path = cache_folder() / "packed" / f"{digest.hexdigest()[:32]}.pack"
     try:

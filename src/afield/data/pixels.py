@@ -15,6 +15,9 @@ from afield.errors import AfieldError
 if TYPE_CHECKING:  # a process that only decodes does without pydantic
     from afield.config.data import Oblong
 
+PIXELS_VERSION = 1
+"""Raise it with every change that changes the pixels of an image: packed caches are kept under it."""
+
 MOST_PIXELS = 100_000_000
 """A larger image is refused: it may be small on disk and take gigabytes decoded."""
 PIXELS_AT_A_TIME = 4_000_000

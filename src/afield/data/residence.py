@@ -17,10 +17,10 @@ SHARE_OF_FREE_MEMORY = {"cuda": 0.5, "cpu": 0.1}
 
 
 class ResidentImages:
-    """Images of several splits, all on a device: `parts` are tensors (N, side, side, 3), `starts` say where a split is.
+    """Images of several splits, all on a device: `parts` are tensors (N, side, side, 3).
 
-    On a GPU all splits are one tensor, so that one index finds an image; in host memory each is where it was, because
-    joining them would hold them twice.
+    `homes` say which part a split is in, and where in it the split begins. On a GPU all splits are one tensor, so that
+    one index finds an image; in host memory each is where it was, because joining them would hold them twice.
     """
 
     def __init__(self, splits: Sequence[Images], device: torch.device) -> None:
