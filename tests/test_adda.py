@@ -6,6 +6,7 @@ from torch import nn
 
 from support.adversarial import build, make_batch
 from support.comparing import same
+from support.stepping import take_step
 
 
 def parts_changed_by(method, batch):
@@ -18,7 +19,7 @@ def parts_changed_by(method, batch):
         sum(losses.values()).backward()
         optimiser.step()
 
-    method.train().update(batch, descend)
+    take_step(method.train(), batch, descend)
     return {name.split(".")[0] for name, value in method.state_dict().items() if not torch.equal(value, before[name])}
 
 

@@ -12,15 +12,16 @@ from afield.methods.create import create_method
 from support.adversarial import SOURCES, build, gradients, make_batch
 from support.comparing import same, swap_first_sources
 from support.resuming import Killed, assert_equal_runs, kill_before_step
+from support.stepping import take_step
 
 METHODS = ("dann", "adda", "dctn", "mme")
 ROUTES = {
     "dann": {"classification": {"backbone", "classifier"}, "domain": {"discriminator"}, "adversary": {"backbone"}},
     "dctn": {
-        "classification": {"backbone", "classifiers"},
+        "classification": {"backbone", "classifier"},
         "discriminators": {"discriminators"},
         "confusion": {"backbone"},
-        "pseudo_labels": {"backbone", "classifiers"},
+        "pseudo_labels": {"backbone", "classifier"},
     },
     "mme": {"classification": {"backbone", "classifier"}, "entropy": {"backbone", "classifier"}},
 }
@@ -47,7 +48,7 @@ def test_swapping_two_sources_changes_nothing(name, phase):
     method, other, batch = build(name, **options), build(name, **options), make_batch()
     if name == "dctn":  # what belongs to a source goes with it
         swapped = {0: "1", 1: "0", 2: "2"}
-        for parts in ("classifiers", "discriminators"):
+        for parts in ("classifier", "discriminators"):
             for number, key in swapped.items():
                 getattr(other, parts)[number].load_state_dict(getattr(method, parts)[int(key)].state_dict())
     losses = []
@@ -126,7 +127,7 @@ def target_accuracy(name, seed):
             optimiser.step()
 
         images, labels = zip(*(draw(domain, IMAGES, generator) for domain in range(3)), strict=True)
-        method.train().update(Batch(torch.cat(images), torch.cat(labels[:2]), 2), descend)
+        take_step(method.train(), Batch(torch.cat(images), torch.cat(labels[:2]), 2), descend)
     images, labels = draw(2, 1000, generator)
     return (method.eval()(images).argmax(dim=1) == labels).double().mean().item()
 

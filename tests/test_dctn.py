@@ -43,7 +43,7 @@ def test_the_vote_is_the_weighted_mean_of_the_sources_predictions():
     images = make_batch().images
     vectors = method.pool(method.backbone(images))
     told = torch.stack([D(vectors)[:, 0] for D in method.discriminators])
-    same(method(images), method.vote(told, torch.stack([C(vectors) for C in method.classifiers])))
+    same(method(images), method.vote(told, torch.stack([C(vectors) for C in method.classifier])))
 
 
 def test_concentration_is_a_running_average_of_the_discriminators_losses_on_their_sources():
@@ -106,7 +106,7 @@ def test_every_classifier_learns_the_labels_of_confident_votes_only():
     assert build("dctn").losses(batch)["pseudo_labels"] == 0  # nothing is learned yet, and nothing sure
     method = build("dctn", threshold=0.0)
     target = batch.by_domain(method.pool(method.backbone(batch.images)))[-1]
-    scores = torch.stack([C(target) for C in method.classifiers])
+    scores = torch.stack([C(target) for C in method.classifier])
     every_vote = method.losses(batch)["pseudo_labels"]
     # The vote is by the concentration after the batch.
     told = torch.stack([D(target)[:, 0] for D in method.discriminators])

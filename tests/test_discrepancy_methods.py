@@ -21,6 +21,7 @@ from afield.methods.create import create_method
 from afield.networks import mean_prediction
 from afield.training.schedules import adaptation_weight, learning_rate
 from support.comparing import same
+from support.stepping import take_step
 
 SOURCES, PER_DOMAIN, CLASSES = 3, 4, 4
 LABELLED = SOURCES * PER_DOMAIN
@@ -116,7 +117,7 @@ def test_the_mean_prediction_is_one_of_probabilities():
 def by_hand(method, batch):
     """The classifiers' scores (classifiers, domains, b, classes) and the vectors (domains, b, d) they read."""
     vectors = method.pool(method.backbone(batch.images))
-    scores = torch.stack([classifier(vectors) for classifier in method.classifiers])
+    scores = torch.stack([classifier(vectors) for classifier in method.classifier])
     return scores.unflatten(1, (SOURCES + 1, PER_DOMAIN)), vectors.unflatten(0, (SOURCES + 1, PER_DOMAIN))
 
 
@@ -125,7 +126,7 @@ def test_losses_of_the_first_update_are_those_of_the_paper(name):
     method, batch = build(name), make_batch()
     scores, vectors = by_hand(method, batch)
     labels = batch.labels.view(SOURCES, PER_DOMAIN)
-    assert len(method.classifiers) == {"mcd": 2, "m3sda": SOURCES, "m3sda-beta": 2 * SOURCES}[name]
+    assert len(method.classifier) == {"mcd": 2, "m3sda": SOURCES, "m3sda-beta": 2 * SOURCES}[name]
     if name == "mcd":
         expected = {"classification": sum(cross_entropy(s[:-1].flatten(0, 1), batch.labels) for s in scores)}
     else:
@@ -161,7 +162,7 @@ def watched(method, batch, rate=0.02):
         moved = {n.split(".")[0] for n, p in method.named_parameters() if not torch.equal(p, before[n])}
         descents.append(({n: v.detach() for n, v in losses.items()}, moved, (apart, disagreement())))
 
-    return method.update(batch, descend), descents
+    return take_step(method, batch, descend), descents
 
 
 @pytest.mark.parametrize("hidden", [(), (6,)])
@@ -169,7 +170,7 @@ def watched(method, batch, rate=0.02):
 def test_each_update_trains_what_it_may_and_nothing_else(name, hidden):
     returned, descents = watched(build(name, hidden=hidden, generator_updates=3), make_batch())
     moved = [parts for _, parts, _ in descents]
-    assert moved == [{"backbone", "classifiers"}, {"classifiers"}, *[{"backbone"}] * 3]
+    assert moved == [{"backbone", "classifier"}, {"classifier"}, *[{"backbone"}] * 3]
     first = {"classification"} if name == "mcd" else {"classification", "moments"}
     assert [losses.keys() for losses, _, _ in descents] == [first, {"kept", "apart"}, *[{"together"}] * 3]
     assert returned.keys() == first | {"kept", "apart", "together"}
@@ -198,7 +199,7 @@ def test_the_second_update_keeps_the_sources(name):
 def test_running_statistics_are_those_of_the_first_pass(name, hidden):
     batch, once, method = make_batch(), build(name, hidden=hidden), build(name, hidden=hidden)
     once.losses(batch)
-    method.update(batch, lambda losses: None)
+    take_step(method, batch, lambda losses: None)
     assert len(list(method.buffers())) > 0
     for (buffer, value), expected in zip(method.named_buffers(), once.buffers(), strict=True):
         assert torch.equal(value, expected), buffer
@@ -208,7 +209,7 @@ def test_running_statistics_are_those_of_the_first_pass(name, hidden):
 def test_a_step_costs_a_pass_to_learn_and_one_for_each_update_of_the_features(name):
     method, passes = build(name, generator_updates=3), []
     method.backbone.register_forward_hook(lambda *_: passes.append("forward"))
-    method.update(make_batch(), lambda losses: None)
+    take_step(method, make_batch(), lambda losses: None)
     assert len(passes) == 1 + 3  # the classifiers part on the features that the first of them brings together
 
 
@@ -217,11 +218,11 @@ def test_exchanging_sources_and_their_classifiers_changes_nothing(name):
     order = [2, 0, 1]
     batch, method, exchanged = make_batch(), build(name), build(name)
     if name != "mcd":  # which has no classifier of a source
-        count = len(method.classifiers) // SOURCES
+        count = len(method.classifier) // SOURCES
         for half in range(count):
             for place, source in enumerate(order):
-                state = method.classifiers[half * SOURCES + source].state_dict()
-                exchanged.classifiers[half * SOURCES + place].load_state_dict(state)
+                state = method.classifier[half * SOURCES + source].state_dict()
+                exchanged.classifier[half * SOURCES + place].load_state_dict(state)
     images = batch.by_domain(batch.images)[[*order, SOURCES]].flatten(0, 1)
     labels = batch.labels.view(SOURCES, PER_DOMAIN)[order].flatten()
 
@@ -233,7 +234,7 @@ def test_exchanging_sources_and_their_classifiers_changes_nothing(name):
             sum(losses.values()).backward()
             optimiser.step()
 
-        return method.update(batch, descend)
+        return take_step(method, batch, descend)
 
     losses, others = learn(method, batch), learn(exchanged, Batch(images, labels, SOURCES))
     for loss, value in losses.items():
@@ -281,7 +282,7 @@ def accuracy_on_rotated_moons(name, seed, *, steps, lr, hidden):
         picks = [torch.randint(300, (32,)) for _ in domains]
         points = torch.cat([points[pick] for (points, _), pick in zip(domains, picks, strict=True)])
         labels = torch.cat([labels[pick] for (_, labels), pick in zip(domains[:-1], picks, strict=False)])
-        method.update(Batch(points, labels, 2), descend)
+        take_step(method, Batch(points, labels, 2), descend)
     points, labels = moons(30, 500, 99)
     with torch.no_grad():
         return (method.eval()(points).argmax(dim=1) == labels).float().mean().item()

@@ -14,6 +14,7 @@ from afield.methods.epi_fcr import EpiFCR
 from afield.methods.jigen import JiGen
 from support.comparing import same, swap_first_sources
 from support.generalizing import LABEL_NETWORK, SOURCES, build, make_batch, trained
+from support.stepping import take_step
 
 METHODS = ("ccsa", "jigen", "crossgrad", "epi-fcr")
 
@@ -47,7 +48,7 @@ def test_a_target_is_not_looked_at(name):
 def test_losses_are_finite_and_one_step_moves_all_that_is_trained_and_nothing_else(name):
     method, batch = build(name), make_batch()
     before = {key: p.clone() for key, p in method.named_parameters()}
-    losses = method.update(batch, descender(method))
+    losses = take_step(method, batch, descender(method))
     assert all(loss.isfinite() and loss.shape == () for loss in losses.values())
     moved = {key for key, p in method.named_parameters() if not torch.equal(p, before[key])}
     assert moved == set(trained(method))
@@ -128,7 +129,7 @@ def learn(name, seed, draw, prepare, steps, per_domain, peak):
         rate.fill_(peak * 0.5 * (1 + math.cos(math.pi * step / steps)))
         weight.fill_(2 / (1 + math.exp(-10 * step / steps)) - 1)
         images, labels = zip(*(draw(source, per_domain, generator) for source in (0, 1)), strict=True)
-        method.update(Batch(torch.cat(images), torch.cat(labels), 2), descend)
+        take_step(method, Batch(torch.cat(images), torch.cat(labels), 2), descend)
     images, labels = draw(None, 4000, generator)
     with torch.no_grad():
         return 100 * (method.eval()(images).argmax(dim=1) == labels).double().mean().item()

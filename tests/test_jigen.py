@@ -64,10 +64,14 @@ def test_jigen_classifies_ordered_images_alone_and_asks_the_puzzle_of_all(monkey
     # 0.6 of five: three ordered and two shuffled images of each source.
     images, labels = batch.by_domain(batch.images), batch.by_domain(batch.labels)
     shuffled = shuffle(images[:, 3:].flatten(0, 1), permutations(31)[puzzles])
-    features = method.pool(method.backbone(torch.cat((images[:, :3].flatten(0, 1), shuffled))))
+    images = torch.cat((images[:, :3], shuffled.view(3, 2, *shuffled.shape[1:])), dim=1).flatten(0, 1)
+    features = method.pool(method.backbone(images))
     losses = method.losses(batch)
-    same(losses["classification"], cross_entropy(method.classifier(features[:9]), labels[:, :3].flatten()))
-    answers = torch.cat((torch.zeros(9, dtype=torch.int64), puzzles))
+    same(
+        losses["classification"],
+        cross_entropy(method.classifier(batch.by_domain(features)[:, :3].flatten(0, 1)), labels[:, :3].flatten()),
+    )
+    answers = torch.cat((torch.zeros(3, 3, dtype=torch.int64), puzzles.view(3, 2)), dim=1).flatten()
     same(losses["jigsaw"], 0.3 * cross_entropy(method.jigsaw(features), answers))
     assert reached(method, losses["classification"]) == LABEL_NETWORK
     assert reached(method, losses["jigsaw"]) == {"backbone", "jigsaw"}

@@ -256,7 +256,7 @@ def images_of(count, sources=2):
 def test_what_the_method_says_is_what_was_solved_for():
     method, batch = make_meda(), images_of(6)
     own = method.eval()(batch.images)  # before it is fitted
-    method.fit(batch)
+    method.before_evaluation(lambda count: batch)
     assert not method.training
     with torch.no_grad():
         vectors = method.pool(method.backbone(batch.images))
@@ -277,7 +277,7 @@ def test_the_first_labels_of_the_target_are_the_networks_own():
     torch.nn.init.zeros_(method.classifier[-1].weight)
     with torch.no_grad():
         method.classifier[-1].bias.copy_(torch.tensor([0.0, 9.0, 0.0]))  # it says class 1, whatever it sees
-    method.eval().fit(batch)
+    method.eval().before_evaluation(lambda count: batch)
     with torch.no_grad():
         vectors = method.pool(method.backbone(batch.images)).double().numpy()
     given = vectors[:12], batch.labels.numpy(), vectors[12:], 3
@@ -291,18 +291,18 @@ def test_the_first_labels_of_the_target_are_the_networks_own():
 def test_fewer_images_than_asked_for_change_nothing():
     whole, padded, batch = make_meda(6), make_meda(9), images_of(6)
     for method in (whole, padded):
-        method.fit(batch)
+        method.before_evaluation(lambda count: batch)
         method.eval()
     assert (padded.coefficients[18:] == 0).all()
     torch.testing.assert_close(padded(batch.images), whole(batch.images))
-    padded.fit(images_of(4))
+    padded.before_evaluation(lambda count: images_of(4))
     assert (padded.coefficients[12:] == 0).all()  # nothing of the former solution is left
 
 
 def test_fitting_leaves_the_network_as_it_is_and_uses_its_running_statistics():
     method, batch = make_meda(), images_of(6)
     before = {name: value.clone() for name, value in method.state_dict().items()}
-    method.fit(batch)
+    method.before_evaluation(lambda count: batch)
     assert method.training
     kept = {n for n, value in method.state_dict().items() if torch.equal(value, before[n])}
     assert before.keys() - kept == {"solved", "centre", "projection", "anchors", "coefficients"}
@@ -383,7 +383,7 @@ def accuracies(seed):
     for _ in range(2):
         with torch.no_grad():
             results.append((method.eval()(points).argmax(dim=1) == truth).float().mean().item())
-        method.fit(draw(torch.arange(100)))
+        method.before_evaluation(lambda count: draw(torch.arange(100)))
     return results
 
 

@@ -16,6 +16,7 @@ from afield.methods.create import create_method
 from afield.methods.mmd_aae import laplace_like
 from afield.training.schedules import adaptation_weight
 from support.comparing import normal, same, swap_first_sources
+from support.stepping import take_step
 
 METHODS = ("dan", "jan", "coral", "mmd-aae")
 SOURCES, PER_DOMAIN, CLASSES = 3, 4, 3
@@ -245,7 +246,7 @@ def accuracy_on_target(name, sources, target, seed, *, seen, **options):
         weight = adaptation_weight(training, step)
         images, labels = zip(*(draw(32, generator, **shift) for shift in (*sources, target)), strict=True)
         images = images if seen else images[:-1]
-        method.update(Batch(torch.cat(images), torch.cat(labels[:-1]), len(sources)), descend)
+        take_step(method, Batch(torch.cat(images), torch.cat(labels[:-1]), len(sources)), descend)
     images, labels = draw(2000, generator, **target)
     with torch.no_grad():
         return (method.eval()(images).argmax(dim=1) == labels).float().mean().item()

@@ -36,7 +36,7 @@ def assert_learns_and_predicts(method, size):
 
 
 def test_the_digit_network_maps_32_pixels_to_128_channels_of_8_by_8():
-    backbone = build_backbone(NetworkOptions())
+    backbone = build_backbone(NetworkOptions(), 32)
     assert backbone(torch.zeros(2, 3, 32, 32)).shape == (2, 128, 8, 8)
     assert create_method("far", num_classes=10, num_sources=4).map_shape == (128, 8, 8)
     convolutions = (3 * 64 + 64 * 64 + 64 * 128) * 25
@@ -45,12 +45,12 @@ def test_the_digit_network_maps_32_pixels_to_128_channels_of_8_by_8():
 
 
 def test_the_width_of_the_digit_network_is_an_option():
-    backbone = build_backbone(NetworkOptions(width=8))
+    backbone = build_backbone(NetworkOptions(width=8), 32)
     assert backbone(torch.zeros(1, 3, 32, 32)).shape == (1, 16, 8, 8)
 
 
 def test_finding_the_map_shape_leaves_the_backbone_as_it_was():
-    backbone = build_backbone(NetworkOptions(width=8))
+    backbone = build_backbone(NetworkOptions(width=8), 32)
     before = {name: value.clone() for name, value in backbone.state_dict().items()}
     assert map_shape(backbone, 32, "digit") == (16, 8, 8)
     assert backbone.training
@@ -182,7 +182,8 @@ def test_apart_the_target_takes_no_part_in_the_sources_batch_norm_and_together_i
         method = create_method("dann", num_classes=5, num_sources=2, network=SMALL | {"batch_norm": batch_norm})
         given = batch(32)
         given.images[given.num_labelled :] += shift
-        return method.maps(given)[: given.num_labelled]
+        method.layout.note(2, 2)
+        return method.backbone(given.images)[: given.num_labelled]
 
     assert torch.equal(sources_scores("apart", 0), sources_scores("apart", 3))
     assert not torch.equal(sources_scores("together", 0), sources_scores("together", 3))
@@ -193,6 +194,7 @@ def test_apart_each_part_of_a_batch_passes_as_if_it_were_alone():
     method = create_method("mcd", num_classes=5, num_sources=2, network=SMALL | {"batch_norm": "apart"})
     given = batch(32)
     before = {name: value.clone() for name, value in method.named_buffers()}
+    method.layout.note(2, 2)
     aside = method.features_aside(given)
     assert all(torch.equal(before[name], value) for name, value in method.named_buffers())
     expected = [method.pool(method.backbone(given.images[part])) for part in (slice(4), slice(4, None))]

@@ -77,7 +77,7 @@ def load(path: str | Path) -> Model:
     file = find_checkpoint(Path(path))
     checkpoint = load_checkpoint(file)
     try:
-        config = resolve({**checkpoint.config, "network": {**checkpoint.config["network"], "pretrained": False}})
+        config = resolve(checkpoint.config)
         preprocessing = TypeAdapter(Preprocessing).validate_json(json.dumps(checkpoint.preprocessing), strict=True)
         if not all(isinstance(name, str) for name in checkpoint.classes):
             raise AfieldError("its classes are not names")
@@ -105,7 +105,7 @@ def _filled(checkpoint: Checkpoint, config: Config, image_size: int) -> Method:
     tensors: dict[str, Tensor] = checkpoint.state["model"]
     if len(checkpoint.sources) > MOST_SOURCES:
         raise AfieldError(f"it asks for {len(checkpoint.sources)} sources")
-    build = partial(method_of, config, image_size, len(checkpoint.classes), len(checkpoint.sources))
+    build = partial(method_of, config, image_size, len(checkpoint.classes), len(checkpoint.sources), fill_later=True)
     # Weights come from the file: building must not disturb the caller's generators.
     with torch.random.fork_rng(devices=[]):
         _check_shapes(build, tensors, find_method(find_entry(config.method_name).card.name).__module__.startswith(OURS))

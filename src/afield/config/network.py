@@ -5,33 +5,51 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 DIGIT_NETWORK = "digit"
+Width = Annotated[int, Field(ge=1)]
+BatchNorm = Literal["together", "apart", "each", "frozen"]
 
 
 class NetworkOptions(BaseModel):
-    """A backbone by name and how its feature map becomes class scores."""
+    """A backbone by name, and how its feature map becomes class scores."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
-    backbone: str = Field(DIGIT_NETWORK, description="'digit' (three 5x5 convolutions) or a timm convolutional model")
+    backbone: str = Field(DIGIT_NETWORK, description="'digit' (three 5x5 convolutions) or the name of a timm model")
     width: int = Field(64, ge=8, description="channels of the digit network's first layer; its map has twice as many")
+    pretrained: bool = Field(False, description="start a timm backbone from the weights timm downloads for it")
+    weights: str = Field(
+        "", description="start the backbone from this file: safetensors, or tensors that torch.save wrote"
+    )
     pool: Literal["average", "average2x2", "flatten"] = Field(
         "average",
         description="feature map to vector: average over all positions, over each cell of a 2x2 grid, or flatten",
     )
-    hidden: tuple[Annotated[int, Field(ge=1)], ...] = Field(
-        (), description="widths of fully connected layers before the classifier"
+    neck: tuple[Width, ...] = Field(
+        (), description="widths of fully connected layers that end the feature extractor; methods act on the last one"
     )
-    dropout: float = Field(0.0, ge=0, lt=1, description="dropout after each hidden layer")
-    batch_norm: Literal["together", "apart"] = Field(
+    hidden: tuple[Width, ...] = Field(
+        (), description="widths of fully connected layers inside each classifier, before its scores"
+    )
+    dropout: float = Field(0.0, ge=0, lt=1, description="dropout after each layer of neck and hidden")
+    batch_norm: BatchNorm = Field(
         "together",
-        description="'together': one forward pass, shared statistics; 'apart': sources and target in separate passes",
+        description="whose statistics batch norm takes in training: of all domains 'together', of sources and target "
+        "'apart', of 'each' domain alone; or 'frozen': a pretrained backbone keeps its own",
     )
-    pretrained: bool = Field(False, description="start a timm backbone from its ImageNet weights")
+
+    @property
+    def starts_trained(self) -> bool:
+        """Whether the backbone starts from weights that someone has trained."""
+        return self.pretrained or bool(self.weights)
 
     @model_validator(mode="after")
     def _fit_together(self) -> Self:
-        if self.dropout and not self.hidden:
-            raise ValueError("dropout acts after hidden layers, and there are none: set hidden too")
+        if self.dropout and not (self.hidden or self.neck):
+            raise ValueError("dropout acts after the layers of neck and hidden, and there are none: set one of them")
         if self.pretrained and self.backbone == DIGIT_NETWORK:
             raise ValueError("pretrained needs a timm backbone: there are no ImageNet weights for the digit network")
+        if self.pretrained and self.weights:
+            raise ValueError("pretrained and weights are two ways to start the backbone: choose one")
+        if self.batch_norm == "frozen" and not self.starts_trained:
+            raise ValueError("batch_norm 'frozen' keeps pretrained statistics: set pretrained or weights")
         return self

@@ -1,8 +1,12 @@
 """The section `training` of a config."""
 
-from typing import Literal, Self
+from itertools import pairwise
+from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+OptimiserName = Literal["sgd", "adam", "adamw"]
+Beta = Annotated[float, Field(ge=0, lt=1)]
 
 
 class TrainingOptions(BaseModel):
@@ -12,12 +16,25 @@ class TrainingOptions(BaseModel):
 
     steps: int = Field(1000, ge=1, description="optimiser steps")
     batch_size: int = Field(64, ge=2, description="images per domain in a batch")
-    lr: float = Field(0.05, gt=0, description="learning rate of SGD")
-    momentum: float = Field(0.9, ge=0, lt=1)
-    weight_decay: float = Field(5e-4, ge=0)
-    schedule: Literal["cosine", "constant"] = Field(
-        "cosine", description="of the learning rate after warm-up, per phase"
+    accumulate: int = Field(1, ge=1, description="batches per step, over which gradients are averaged")
+    optimiser: OptimiserName = Field("sgd", description="the optimiser; a method may declare another for a part of it")
+    lr: float = Field(0.05, gt=0, description="learning rate")
+    pretrained_rate: float = Field(
+        0.1, ge=0, description="learning rate of a pretrained backbone, as a multiple of lr; 0: it stands still"
     )
+    momentum: float = Field(0.9, ge=0, lt=1, description="of sgd")
+    nesterov: bool = Field(False, description="Nesterov momentum, of sgd")
+    betas: tuple[Beta, Beta] = Field((0.9, 0.999), description="of adam and adamw: decay of both running averages")
+    weight_decay: float = Field(5e-4, ge=0, description="added to the gradient; with adamw decoupled from it")
+    schedule: Literal["cosine", "constant", "inverse", "steps"] = Field(
+        "cosine",
+        description="of the learning rate after warm-up, per phase: half a cosine to 0, constant, DANN's "
+        "(1 + 10 p)^-0.75 with p the share done, or multiplied by gamma at each of milestones",
+    )
+    milestones: tuple[Annotated[int, Field(ge=1)], ...] = Field(
+        (), description="steps, counted per phase, at which schedule 'steps' multiplies the learning rate by gamma"
+    )
+    gamma: float = Field(0.1, gt=0, le=1, description="factor of schedule 'steps'")
     warmup_steps: int = Field(
         0, ge=0, description="steps in which the learning rate rises to lr, at the start of each phase"
     )
@@ -25,8 +42,10 @@ class TrainingOptions(BaseModel):
         "dann", description="adaptation weights rise from 0 by DANN's schedule, or are constant"
     )
     clip_norm: float = Field(0.0, ge=0, description="largest norm of the gradient; 0: no clipping")
-    precision: Literal["fp32", "bf16"] = "fp32"
-    device: Literal["auto", "cpu", "cuda"] = "auto"
+    precision: Literal["fp32", "bf16", "auto"] = Field(
+        "fp32", description="of the network's arithmetic; auto: bf16 on a GPU that has it, else fp32"
+    )
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: a GPU where there is one")
     devices: int = Field(
         1, ge=1, description="processes, each with its own device and its own batches; gradients are averaged"
     )
@@ -36,10 +55,18 @@ class TrainingOptions(BaseModel):
     )
     evaluate_every: int = Field(100, ge=1, description="steps between evaluations; the last step is always one")
     checkpoint_every: int = Field(100, ge=1, description="steps between checkpoints; the last step is always one")
-    seed: int = Field(0, ge=0, lt=2**31)
+    seed: int = Field(0, ge=0, lt=2**31, description="of everything random")
 
     @model_validator(mode="after")
-    def _warmup_ends(self) -> Self:
+    def _fit_together(self) -> Self:
         if self.warmup_steps >= self.steps:
             raise ValueError(f"warmup_steps ({self.warmup_steps}) must be smaller than steps ({self.steps})")
+        if self.nesterov and not (self.optimiser == "sgd" and self.momentum):
+            raise ValueError("nesterov is a kind of momentum of sgd: it needs optimiser 'sgd' and momentum above 0")
+        if (self.schedule == "steps") != bool(self.milestones):
+            raise ValueError("schedule 'steps' and milestones need each other")
+        if any(later <= earlier for earlier, later in pairwise(self.milestones)):
+            raise ValueError(f"milestones must ascend, not {list(self.milestones)}")
+        if self.milestones and self.milestones[-1] >= self.steps:
+            raise ValueError(f"milestone {self.milestones[-1]} does not come within {self.steps} steps")
         return self

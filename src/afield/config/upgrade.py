@@ -37,3 +37,8 @@ def upgraded_record(record: dict[str, Any]) -> dict[str, Any]:
         record = {**record, "target": record["oracle"]}
         del record["oracle"]
     return record
+
+
+def upgraded_name(tensor: str) -> str:
+    """The present name of a method's tensor: the classifiers of mcd, m3sda and dctn had a name of their own."""
+    return f"classifier.{tensor.removeprefix('classifiers.')}" if tensor.startswith("classifiers.") else tensor

@@ -58,6 +58,10 @@ class Batch:
         """Whether the last slice is the target's."""
         return len(self.images) > len(self.labels)
 
+    def split(self, values: Tensor) -> tuple[Tensor, Tensor]:
+        """The sources' rows, which have labels, and the rest: the target's, in UDA."""
+        return values[: self.num_labelled], values[self.num_labelled :]
+
     def by_domain(self, values: Tensor) -> Tensor:
         """(n * b, ...) to (n, b, ...)."""
         return values.reshape(-1, self.per_domain, *values.shape[1:])

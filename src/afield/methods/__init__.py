@@ -4,7 +4,7 @@ from importlib import import_module
 from pkgutil import iter_modules
 
 from afield.config.options import MethodOptions
-from afield.methods.method import Inspection, Losses, Method, Shape
+from afield.methods.method import Inspection, Learning, Losses, Method, Shape
 from afield.methods.registry import find_method, register_method, registered_methods
 
 # Every file beside this one may register methods, so that adding a method is adding a file.
@@ -13,6 +13,7 @@ for _module in iter_modules(__path__):
 
 __all__ = [
     "Inspection",
+    "Learning",
     "Losses",
     "Method",
     "MethodOptions",

@@ -18,7 +18,7 @@ Differences from the paper:
 - The paper's LeNet has no batch norm. Here M_t uses the target's statistics, and M_s the running ones of phase 0.
 """
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from copy import deepcopy
 from typing import Self
 
@@ -67,7 +67,7 @@ class ADDA(Method):
 
     def images(self, batch: Batch) -> Tensor:
         """What the backbone learns from: the sources, then the target."""
-        return batch.images[: batch.num_labelled] if self.phase == 0 else batch.images[batch.num_labelled :]
+        return batch.split(batch.images)[self.phase]
 
     def losses_of(self, F: Tensor, batch: Batch) -> Losses:
         """Phase 0: cross-entropy. Phase 1: D's loss, which is not M_t's to lower."""
@@ -75,7 +75,7 @@ class ADDA(Method):
         if self.phase == 0:
             return {"classification": cross_entropy(self.classifier(vectors), batch.labels)}
         with torch.no_grad():
-            sources = self.pool(self.source_backbone(batch.images[: batch.num_labelled]))
+            sources = self.pool(self.source_backbone(batch.split(batch.images)[0]))
         # D's score is the logit of "source": -log D = softplus(-score), -log(1 - D) = softplus(score).
         told = self.discriminator(torch.cat((sources, vectors.detach())))
         loss = softplus(-told[: len(sources)]).mean() + softplus(told[len(sources) :]).mean()
@@ -86,16 +86,13 @@ class ADDA(Method):
         fooled = run_aside(self.discriminator, self.pool(F), frozen=True)
         return self.options.encoder_weight * softplus(-fooled).mean()
 
-    def update(self, batch: Batch, descend: Callable[[Losses], None]) -> Losses:
+    def updates(self, batch: Batch) -> Iterator[Losses]:
         """Phase 0: a step, and M_s made equal to the backbone. Phase 1: D learns, then M_t against it."""
         if self.phase == 0:
-            losses = super().update(batch, descend)
+            yield self.losses(batch)
             copies, values = (list(m.state_dict().values()) for m in (self.source_backbone, self.backbone))
             torch._foreach_copy_(copies, values)
-            return losses
+            return
         F = self.backbone(self.images(batch))
-        losses = self.losses_of(F.detach(), batch)
-        descend(losses)
-        deceit = {"encoder": self.encoder_loss(F)}
-        descend(deceit)
-        return losses | deceit
+        yield self.losses_of(F.detach(), batch)
+        yield {"encoder": self.encoder_loss(F)}

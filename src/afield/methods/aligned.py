@@ -55,17 +55,16 @@ class Aligned(Method):
     def losses_of(self, F: Tensor, batch: Batch) -> Losses:
         """Cross-entropy over the sources, moment distance over all domains of the batch."""
         features = self.selected(F)
-        scores = self.classifier(self.pool(features[: batch.num_labelled]))
+        scores = self.classifier(self.pool(batch.split(features)[0]))
         pooled = batch.by_domain(exact_mean(features, (2, 3)))
         return {
             "classification": cross_entropy(scores, batch.labels),
             "align": self.options.align_weight * moment_distance(pooled, batch.has_target),
         }
 
-    def forward(self, images: Tensor) -> Tensor:
+    def scores_of(self, F: Tensor) -> Tensor:
         """Class scores of the aligned feature."""
-        scores: Tensor = self.classifier(self.pool(self.selected(self.backbone(images))))
-        return scores
+        return super().scores_of(self.selected(F))
 
     def inspect(self, images: Tensor) -> Inspection:
         """Scores; with attention also the scores of F and how much of F the gate lets through."""
@@ -73,5 +72,5 @@ class Aligned(Method):
             return super().inspect(images)
         F = self.backbone(images)
         A = self.fa(F)
-        scores = self.classifier(self.pool(A))
-        return Inspection(scores, {"F": self.classifier(self.pool(F)), "A": scores}, {"kept": relative_size(A, F)})
+        views = {"F": super().scores_of(F), "A": super().scores_of(A)}
+        return Inspection(views["A"], views, {"kept": relative_size(A, F)})

@@ -12,9 +12,7 @@ from afield.methods.registry import register_method
 class Baseline(Method):
     """Supervised learning on the union of the sources. In UDA the target images of a batch are not looked at."""
 
-    def images(self, batch: Batch) -> Tensor:
-        """The labelled ones."""
-        return batch.images[: batch.num_labelled]
+    sees_target = False
 
     def losses_of(self, F: Tensor, batch: Batch) -> Losses:
         """Cross-entropy."""

@@ -41,13 +41,10 @@ class CCSA(Method):
     """Cross-entropy on the sources and a contrastive loss over their cross-domain pairs. A target is not looked at."""
 
     Options = CCSAOptions
+    sees_target = False
     min_sources = 2
     ramped = frozenset({"alignment", "separation"})
     options: CCSAOptions
-
-    def images(self, batch: Batch) -> Tensor:
-        """The labelled ones."""
-        return batch.images[: batch.num_labelled]
 
     def losses_of(self, F: Tensor, batch: Batch) -> Losses:
         """All three, weighted."""

@@ -5,10 +5,11 @@ from typing import Any
 from afield.config.catalogue import check_preset, check_sources, find_entry
 from afield.config.layers import Config
 from afield.config.network import DIGIT_NETWORK, NetworkOptions
-from afield.config.options import validated
+from afield.config.options import MethodOptions, validated
 from afield.errors import AfieldError
 from afield.methods.method import Method, Shape
 from afield.methods.registry import find_method
+from afield.networks import arrange_batch_norm, without_neck
 
 
 def create_method(
@@ -37,11 +38,24 @@ def create_method(
     network_options = validated(NetworkOptions, "network", chosen)
     usual_size = 32 if network_options.backbone == DIGIT_NETWORK else 224
     shape = Shape(network_options, usual_size if image_size is None else image_size, num_classes, num_sources)
-    method = find_method(entry.card.name)
-    return method(shape, validated(method.Options, "method", {**entry.fixed.get("method", {}), **options}))
+    chosen_options = validated(entry.card.options, "method", {**entry.fixed.get("method", {}), **options})
+    return _build(entry.card.name, shape, chosen_options)
 
 
-def method_of(config: Config, image_size: int, num_classes: int, num_sources: int) -> Method:
-    """The method a resolved config asks for, with fresh weights."""
-    shape = Shape(config.network, image_size, num_classes, num_sources)
-    return find_method(find_entry(config.method_name).card.name)(shape, config.method)
+def method_of(
+    config: Config, image_size: int, num_classes: int, num_sources: int, *, fill_later: bool = False
+) -> Method:
+    """The method a resolved config asks for, as it starts training.
+
+    With `fill_later` a checkpoint's tensors will fill it, so that no pretrained weights are looked for.
+    """
+    network = config.network.model_copy(update={"pretrained": False, "weights": ""} if fill_later else {})
+    shape = Shape(network, image_size, num_classes, num_sources)
+    return _build(find_entry(config.method_name).card.name, shape, config.method)
+
+
+def _build(name: str, shape: Shape, options: MethodOptions) -> Method:
+    """The method, all its batch norm taking statistics as the network's options say."""
+    method = find_method(name)(shape, options)
+    arrange_batch_norm(method, method.layout, without_neck(method.backbone))
+    return method

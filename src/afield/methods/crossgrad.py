@@ -40,6 +40,7 @@ class CrossGrad(Method):
     """A label network, which inference keeps, and a domain network beside it. A target is not looked at."""
 
     Options = CrossGradOptions
+    sees_target = False
     min_sources = 2
     training_only = frozenset({"domain_network"})
     options: CrossGradOptions
@@ -47,11 +48,7 @@ class CrossGrad(Method):
     def __init__(self, shape: Shape, options: CrossGradOptions) -> None:
         super().__init__(shape, options)
         head = Classifier(self.pool.width, shape.num_sources, shape.network)
-        self.domain_network = nn.Sequential(build_backbone(shape.network), self.pool, head)
-
-    def images(self, batch: Batch) -> Tensor:
-        """The labelled ones."""
-        return batch.images[: batch.num_labelled]
+        self.domain_network = nn.Sequential(build_backbone(shape.network, shape.image_size), self.pool, head)
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]  # a compiled graph is walked back only once
     def losses(self, batch: Batch) -> Losses:

@@ -47,14 +47,13 @@ class DAN(Method):
 
     def losses_of(self, F: Tensor, batch: Batch) -> Losses:
         """Both losses; the discrepancy is summed over the layers."""
-        options, labelled = self.options, batch.num_labelled
+        options = self.options
         features = self.pool(F)
         scores = self.classifier(features)
         distances = [
-            squared_mmd(layer[:labelled], layer[labelled:], options.kernels, options.kernel_step)
-            for layer in (features, scores)
+            squared_mmd(*batch.split(layer), options.kernels, options.kernel_step) for layer in (features, scores)
         ]
         return {
-            "classification": cross_entropy(scores[:labelled], batch.labels),
+            "classification": cross_entropy(batch.split(scores)[0], batch.labels),
             "mmd": options.mmd_weight * torch.stack(distances).sum(),
         }

@@ -53,9 +53,10 @@ class DANN(Method):
     def losses_of(self, F: Tensor, batch: Batch) -> Losses:
         """Cross-entropy of the classes, and that of the domains: for D, and reversed for the backbone."""
         vectors = self.pool(F)
+        source, _ = batch.split(vectors)
         reversed_ = reverse_gradient(vectors, self.options.adversary_weight)
         return {
-            "classification": cross_entropy(self.classifier(vectors[: batch.num_labelled]), batch.labels),
+            "classification": cross_entropy(self.classifier(source), batch.labels),
             "domain": domain_loss(self.discriminator(vectors.detach()), batch),
             "adversary": domain_loss(run_aside(self.discriminator, reversed_, frozen=True), batch),
         }

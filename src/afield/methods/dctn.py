@@ -39,7 +39,7 @@ from afield.config.options import MethodOptions
 from afield.data.batches import Batch
 from afield.methods.method import Losses, Method, Shape
 from afield.methods.registry import register_method
-from afield.networks import Classifier, Discriminator, run_aside
+from afield.networks import Discriminator, run_aside
 from afield.precision import at_least_float32
 
 BATCHES_AVERAGED = 100
@@ -64,15 +64,18 @@ class DCTN(Method):
     min_sources = 2
     phases = (0.5,)
     ramped = frozenset({"confusion", "pseudo_labels"})
+    classifier: nn.ModuleList
     concentration: Tensor
 
     def __init__(self, shape: Shape, options: DCTNOptions) -> None:
         super().__init__(shape, options)
-        del self.classifier  # there is none for all sources
         width, count = self.pool.width, shape.num_sources
-        self.classifiers = nn.ModuleList(Classifier(width, shape.num_classes, shape.network) for _ in range(count))
         self.discriminators = nn.ModuleList(Discriminator(width, options.discriminator_width) for _ in range(count))
         self.register_buffer("concentration", torch.full((count, 1), math.log(2)))  # a_j, of a D_j that knows nothing
+
+    def head(self, inputs: int) -> nn.Module:
+        """One classifier for each source."""
+        return nn.ModuleList(super(DCTN, self).head(inputs) for _ in range(self.shape.num_sources))
 
     def weights(self, told: Tensor) -> Tensor:
         """S_j / sum_k S_k from the logits (n_sources, B) of "source j"; they sum to 1 for each image."""
@@ -84,11 +87,11 @@ class DCTN(Method):
         log_p = at_least_float32(scores).log_softmax(dim=-1)
         return (self.weights(told).log()[..., None] + log_p).logsumexp(dim=0)
 
-    def forward(self, images: Tensor) -> Tensor:
+    def scores_of(self, F: Tensor) -> Tensor:
         """The weighted vote's log-probabilities."""
-        vectors = self.pool(self.backbone(images))
+        vectors = self.pool(F)
         told = torch.stack([D(vectors).squeeze(1) for D in self.discriminators])
-        return self.vote(told, torch.stack([C(vectors) for C in self.classifiers]))
+        return self.vote(told, torch.stack([C(vectors) for C in self.classifier]))
 
     def losses_of(self, F: Tensor, batch: Batch) -> Losses:
         """Of each source with the target: classes, D_j's loss, confusion by the hardest D_j, and the vote's labels.
@@ -97,7 +100,8 @@ class DCTN(Method):
         """
         vectors, b = batch.by_domain(self.pool(F)), batch.per_domain
         pairs = [torch.cat((source, vectors[-1])) for source in vectors[:-1]]
-        scores = torch.stack([C(pair) for C, pair in zip(self.classifiers, pairs, strict=True)])
+        with self.layout.of((b, False), (b, True)):
+            scores = torch.stack([C(pair) for C, pair in zip(self.classifier, pairs, strict=True)])
         told = torch.stack([D(pair.detach()).squeeze(1) for D, pair in zip(self.discriminators, pairs, strict=True)])
         undecided = torch.stack(
             [run_aside(D, p, frozen=True).squeeze(1) for D, p in zip(self.discriminators, pairs, strict=True)]

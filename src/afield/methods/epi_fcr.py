@@ -48,6 +48,7 @@ class EpiFCR(Method):
     """The aggregate, and in training a network for each source and a random classifier. A target is not looked at."""
 
     Options = EpiFCROptions
+    sees_target = False
     min_sources = 2
     ramped = frozenset({"epif", "epic", "epir"})
     training_only = frozenset({"source_backbones", "source_classifiers", "random_classifier"})
@@ -59,10 +60,6 @@ class EpiFCR(Method):
         self.random_classifier = heads.pop().requires_grad_(False)
         self.source_classifiers = nn.ModuleList(heads)
         self.source_backbones = nn.ModuleList(deepcopy(self.backbone) for _ in heads)
-
-    def images(self, batch: Batch) -> Tensor:
-        """The labelled ones."""
-        return batch.images[: batch.num_labelled]
 
     def losses_of(self, F: Tensor, batch: Batch) -> Losses:
         """All five. Slices of images, features and labels lie in the order of the sources; rolled, for the episodes."""

@@ -154,9 +154,9 @@ class FAR(Method):
         R = F - A
         return Parts(F, A, R, weighted(R, self.fr(R)))
 
-    def forward(self, images: Tensor) -> Tensor:
+    def scores_of(self, F: Tensor) -> Tensor:
         """C(pool(A + R+))."""
-        parts = self.parts(self.backbone(images))
+        parts = self.parts(F)
         scores: Tensor = self.classifier(self.pool(parts.A + parts.R_plus))
         return scores
 

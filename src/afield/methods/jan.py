@@ -45,13 +45,12 @@ class JAN(Method):
 
     def losses_of(self, F: Tensor, batch: Batch) -> Losses:
         """Both losses."""
-        options, labelled = self.options, batch.num_labelled
-        features = self.pool(F)
+        options, features = self.options, self.pool(F)
         scores = self.classifier(features)
         layers = features, at_least_float32(scores).softmax(dim=1)
-        source, target = [layer[:labelled] for layer in layers], [layer[labelled:] for layer in layers]
+        source, target = zip(*map(batch.split, layers), strict=True)
         distance = joint_squared_mmd(source, target, options.kernels, options.kernel_step)
         return {
-            "classification": cross_entropy(scores[:labelled], batch.labels),
+            "classification": cross_entropy(batch.split(scores)[0], batch.labels),
             "joint_mmd": options.mmd_weight * distance,
         }

@@ -75,6 +75,7 @@ class JiGen(Method):
     """Classifier and jigsaw head on one backbone, whose one pass sees ordered and shuffled images together."""
 
     Options = JiGenOptions
+    sees_target = False
     training_only = frozenset({"jigsaw", "orders"})
     options: JiGenOptions
     orders: Tensor
@@ -84,21 +85,18 @@ class JiGen(Method):
         self.jigsaw = nn.Linear(self.pool.width, 1 + options.permutations)
         self.register_buffer("orders", permutations(1 + options.permutations))
 
-    def images(self, batch: Batch) -> Tensor:
-        """The labelled ones."""
-        return batch.images[: batch.num_labelled]
-
     def losses(self, batch: Batch) -> Losses:
         """Shuffle the rest of each source's images, and read both heads. A stream's images come in random order."""
         ordered = max(1, round(self.options.ordered_share * batch.per_domain))
-        images, labels = batch.by_domain(self.images(batch)), batch.by_domain(batch.labels)[:, :ordered].flatten()
-        puzzles = self.draw(batch.num_labelled - len(labels))
-        seen = images[:, :ordered].flatten(0, 1), shuffle(images[:, ordered:].flatten(0, 1), self.orders[puzzles])
-        features = self.pool(self.backbone(torch.cat(seen)))
-        answers = torch.cat((torch.zeros_like(labels), puzzles))
+        images, labels = batch.by_domain(self.images(batch)), batch.by_domain(batch.labels)[:, :ordered]
+        puzzles = torch.zeros_like(batch.by_domain(batch.labels))
+        puzzles[:, ordered:] = self.draw(batch.num_labelled - labels.numel()).view(batch.num_sources, -1)
+        features = self.pool(self.backbone(shuffle(images.flatten(0, 1), self.orders[puzzles.flatten()])))
+        with self.layout.of(*[(ordered, False)] * batch.num_sources):
+            scores = self.classifier(batch.by_domain(features)[:, :ordered].flatten(0, 1))
         return {
-            "classification": cross_entropy(self.classifier(features[: len(labels)]), labels),
-            "jigsaw": self.options.jigsaw_weight * cross_entropy(in_float32(self.jigsaw, features), answers),
+            "classification": cross_entropy(scores, labels.flatten()),
+            "jigsaw": self.options.jigsaw_weight * cross_entropy(in_float32(self.jigsaw, features), puzzles.flatten()),
         }
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]  # it would draw other numbers

@@ -26,14 +26,14 @@ Differences from the paper:
 
 import torch
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from afield.config.options import MethodOptions
 from afield.data.batches import Batch
 from afield.losses import classifier_discrepancy, raw_moment_distance
 from afield.methods.mcd import MCD, MCDOptions
-from afield.methods.method import Losses, Method, Shape
+from afield.methods.method import Losses, Method
 from afield.methods.registry import register_method
 from afield.networks import Ensemble, mean_prediction
 
@@ -59,20 +59,19 @@ class M3SDA(Method):
     needs_target = True
     ramped = frozenset({"moments"})
 
-    def __init__(self, shape: Shape, options: M3SDAOptions) -> None:
-        super().__init__(shape, options)
-        del self.classifier  # one for each source takes its place
-        self.classifiers = Ensemble(shape.num_sources, self.pool.width, shape.num_classes, shape.network)
+    def head(self, inputs: int) -> nn.Module:
+        """A classifier for each source."""
+        return Ensemble(self.shape.num_sources, inputs, self.shape.num_classes, self.shape.network)
 
-    def forward(self, images: Tensor) -> Tensor:
+    def scores_of(self, F: Tensor) -> Tensor:
         """Log-probabilities of the mean prediction."""
-        return mean_prediction(self.classifiers(self.pool(self.backbone(images))))
+        return mean_prediction(self.classifier(self.pool(F)))
 
     def losses_of(self, F: Tensor, batch: Batch) -> Losses:
         """Each classifier on its source, and the moment distance of what the classifiers read."""
         vectors = self.pool(F)
         return {
-            "classification": learned_by_each(self.classifiers(vectors), batch),
+            "classification": learned_by_each(self.classifier(vectors), batch),
             "moments": self.options.moment_weight * raw_moment_distance(batch.by_domain(vectors)),
         }
 
@@ -87,15 +86,15 @@ class M3SDABeta(MCD):
     options: M3SDABetaOptions
     ramped = frozenset({"moments"})
 
-    def __init__(self, shape: Shape, options: M3SDABetaOptions) -> None:
-        super().__init__(shape, options)
-        self.classifiers = Ensemble(2 * shape.num_sources, self.pool.width, shape.num_classes, shape.network)
+    def head(self, inputs: int) -> nn.Module:
+        """A pair of classifiers for each source."""
+        return Ensemble(2 * self.shape.num_sources, inputs, self.shape.num_classes, self.shape.network)
 
     def losses_of(self, F: Tensor, batch: Batch) -> Losses:
         """Step A."""
         vectors = self.pool(F)
         return {
-            "classification": self.classification(self.classifiers(vectors), batch),
+            "classification": self.classification(self.classifier(vectors), batch),
             "moments": self.options.moment_weight * raw_moment_distance(batch.by_domain(vectors)),
         }
 

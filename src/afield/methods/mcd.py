@@ -21,18 +21,17 @@ Differences from the paper:
 The weight of d is constant in the paper and is not ramped here.
 """
 
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Iterator
 from typing import ClassVar
 
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from afield.config.options import MethodOptions
 from afield.data.batches import Batch
 from afield.losses import classifier_discrepancy
-from afield.methods.method import Losses, Method, Shape
+from afield.methods.method import Losses, Method
 from afield.methods.registry import register_method
 from afield.networks import Ensemble, mean_prediction, run_aside
 
@@ -52,42 +51,36 @@ class MCD(Method):
     options: MCDOptions
     needs_target = True
 
-    def __init__(self, shape: Shape, options: MCDOptions) -> None:
-        super().__init__(shape, options)
-        del self.classifier  # two take its place
-        self.classifiers = Ensemble(2, self.pool.width, shape.num_classes, shape.network)
+    def head(self, inputs: int) -> nn.Module:
+        """F1 and F2."""
+        return Ensemble(2, inputs, self.shape.num_classes, self.shape.network)
 
-    def forward(self, images: Tensor) -> Tensor:
+    def scores_of(self, F: Tensor) -> Tensor:
         """Log-probabilities of the mean prediction."""
-        return mean_prediction(self.classifiers(self.pool(self.backbone(images))))
+        return mean_prediction(self.classifier(self.pool(F)))
 
     def losses_of(self, F: Tensor, batch: Batch) -> Losses:
         """Step A."""
-        return {"classification": self.classification(self.classifiers(self.pool(F)), batch)}
+        return {"classification": self.classification(self.classifier(self.pool(F)), batch)}
 
-    def update(self, batch: Batch, descend: Callable[[Losses], None]) -> Losses:
+    def updates(self, batch: Batch) -> Iterator[Losses]:
         """Steps A, B and n times C."""
         weight = self.options.discrepancy_weight
-        learned = self.losses(batch)
-        descend(learned)
+        yield self.losses(batch)
 
         vectors = self.features_aside(batch)
-        scores = run_aside(self.classifiers, vectors.detach())
-        apart = {"kept": self.classification(scores, batch), "apart": -weight * self.discrepancy(scores, batch)}
-        descend(apart)
+        scores = run_aside(self.classifier, vectors.detach())
+        yield {"kept": self.classification(scores, batch), "apart": -weight * self.discrepancy(scores, batch)}
 
-        together: Losses = {}
         for turn in range(self.options.generator_updates):
             if turn:  # G is still as step B saw it in the first
                 vectors = self.features_aside(batch)
-            scores = run_aside(self.classifiers, vectors, frozen=True)
-            together = {"together": weight * self.discrepancy(scores, batch)}
-            descend(together)
-        return learned | apart | together
+            scores = run_aside(self.classifier, vectors, frozen=True)
+            yield {"together": weight * self.discrepancy(scores, batch)}
 
     def features_aside(self, batch: Batch) -> Tensor:
         """What G makes of a batch now; the running statistics stay as they are."""
-        vectors: Tensor = self.pool(self.maps(batch, partial(run_aside, self.backbone)))
+        vectors: Tensor = self.pool(run_aside(self.backbone, self.images(batch)))
         return vectors
 
     def classification(self, scores: Tensor, batch: Batch) -> Tensor:

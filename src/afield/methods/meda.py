@@ -15,6 +15,8 @@ Differences from the paper:
   same in each run of a seed, and anew before every evaluation. Before the first the baseline's classifier answers.
 """
 
+from collections.abc import Callable
+
 import torch
 from pydantic import Field
 from torch import Tensor
@@ -45,7 +47,7 @@ class MEDAOptions(MethodOptions):
 
 @register_method("meda", summary="closed-form alignment of the baseline's features", reference="Wang et al. 2018")
 class MEDA(Baseline):
-    """The baseline, and in buffers, so that checkpoints have it, the classifier that `fit` solved for."""
+    """The baseline, and in buffers, so that checkpoints have it, the classifier that was solved for."""
 
     Options = MEDAOptions
     options: MEDAOptions
@@ -66,13 +68,9 @@ class MEDA(Baseline):
         self.register_buffer("anchors", torch.zeros(most, rank))
         self.register_buffer("coefficients", torch.zeros(most, shape.num_classes))
 
-    @property
-    def images_to_fit(self) -> int:
-        """`samples`."""
-        return self.options.samples
-
-    def fit(self, batch: Batch) -> None:
-        """Solve for the classifier; `batch` has images as they are, not augmented, of the sources and the target."""
+    def before_evaluation(self, sample: Callable[[int], Batch]) -> None:
+        """Solve for the classifier, from images of the sources and the target."""
+        batch = sample(self.options.samples)
         training, labelled = self.training, batch.num_labelled
         self.eval()
         with torch.no_grad():
@@ -100,14 +98,14 @@ class MEDA(Baseline):
         z = normalize((vectors - self.centre) @ self.projection)
         return (z @ self.anchors.T - 1).exp() @ self.coefficients
 
-    def inspect(self, images: Tensor) -> Inspection:
-        """The scores of the solved classifier and, beside them, of the network's own."""
-        vectors = self.pool(self.backbone(images))
-        own = self.classifier(vectors)
+    def scores_of(self, F: Tensor) -> Tensor:
+        """Scores of the solved classifier; before it is solved, of the network's own."""
+        vectors = self.pool(F)
         # Least squares make f an estimate of probabilities, whose logarithms are scores.
         solved = self.kernels(vectors).clamp_min(SMALLEST).log()
-        return Inspection(torch.where(self.solved, solved, own), {"network": own})
+        return torch.where(self.solved, solved, self.classifier(vectors))
 
-    def forward(self, images: Tensor) -> Tensor:
-        """Scores of the solved classifier."""
-        return self.inspect(images).scores
+    def inspect(self, images: Tensor) -> Inspection:
+        """The scores of the solved classifier and, beside them, of the network's own."""
+        F = self.backbone(images)
+        return Inspection(self.scores_of(F), {"network": super().scores_of(F)})

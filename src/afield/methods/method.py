@@ -1,16 +1,16 @@
 """What a method is: its parts, its losses on a batch, and its class scores at inference."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-import torch
 from torch import Tensor, nn
 
 from afield.config.network import NetworkOptions
 from afield.config.options import MethodOptions
+from afield.config.training import OptimiserName
 from afield.data.batches import Batch
-from afield.networks import Classifier, Pool, build_backbone, map_shape
+from afield.networks import Classifier, Layout, Pool, build_backbone, map_shape
 
 Losses = dict[str, Tensor]
 
@@ -26,6 +26,16 @@ class Shape:
 
 
 @dataclass(frozen=True)
+class Learning:
+    """How a part of a method learns, where that differs from the rest. None: as the config says."""
+
+    rate: float = 1.0
+    """A multiple of the learning rate; 0: the part stands still."""
+    weight_decay: float | None = None
+    optimiser: OptimiserName | None = None
+
+
+@dataclass(frozen=True)
 class Inspection:
     """What an evaluation looks at: the scores that count, scores from other features, and gate statistics (B,)."""
 
@@ -35,15 +45,17 @@ class Inspection:
 
 
 class Method(nn.Module):
-    """Base of all methods. A subclass builds its parts in `__init__` and overrides `losses_of` (or `losses`) and
-    `forward`.
+    """Base of all methods. A subclass declares what it needs and overrides `losses_of`; most need nothing else.
 
-    The base builds what every method has: `backbone` (image to map F), `pool` (map to vector) and `classifier`.
+    The base builds what every method has: `backbone` (image to map F, its neck included), `pool` (map to vector) and
+    `classifier`, which is what `head` makes.
     """
 
     Options: ClassVar[type[MethodOptions]] = MethodOptions
     needs_target: ClassVar[bool] = False
     """True: works in UDA only, where target images are seen in training."""
+    sees_target: ClassVar[bool] = True
+    """False: the target's images do not pass the backbone in training, even where there are any."""
     min_sources: ClassVar[int] = 1
     ramped: ClassVar[frozenset[str]] = frozenset()
     """Names of the losses whose weight the loop ramps up from 0."""
@@ -58,58 +70,63 @@ class Method(nn.Module):
 
     def __init__(self, shape: Shape, options: MethodOptions) -> None:
         super().__init__()
-        self.options = options
-        self.passes_apart = shape.network.batch_norm == "apart"
-        self.backbone = build_backbone(shape.network)
+        self.shape, self.options = shape, options
+        self.layout = Layout(shape.network.batch_norm)
+        self.backbone = build_backbone(shape.network, shape.image_size)
         self.map_shape = map_shape(self.backbone, shape.image_size, shape.network.backbone)
         self.pool = Pool(shape.network.pool, self.map_shape)
-        self.classifier = Classifier(self.pool.width, shape.num_classes, shape.network)
+        self.classifier = self.head(self.pool.width)
 
-    def losses(self, batch: Batch) -> Losses:
-        """Every loss by name, weighted; the loop sums them, and ramps up those that `ramped` names."""
-        return self.losses_of(self.maps(batch), batch)
-
-    def maps(self, batch: Batch, backbone: Callable[[Tensor], Tensor] | None = None) -> Tensor:
-        """What the backbone, or a stand-in for it, makes of those images in training.
-
-        In one pass or, if so asked (`network.batch_norm`), the sources first and whatever follows them in another.
-        """
-        images, backbone = self.images(batch), backbone or self.backbone
-        if not (self.passes_apart and len(images) > batch.num_labelled):
-            return backbone(images)
-        return torch.cat([backbone(part) for part in images.tensor_split([batch.num_labelled])])
-
-    def images(self, batch: Batch) -> Tensor:
-        """The images of a batch that the method looks at: all of them."""
-        return batch.images
+    # What a method is made of
 
     def losses_of(self, F: Tensor, batch: Batch) -> Losses:
-        """The losses from the maps F of those images. Apart from the backbone, so that it can be compiled."""
+        """Every loss by name, weighted, from the maps F of a batch. The loop sums them and ramps up the `ramped`."""
         raise NotImplementedError
 
-    def forward(self, images: Tensor) -> Tensor:
-        """Class scores (B, classes): the path of inference."""
-        scores: Tensor = self.classifier(self.pool(self.backbone(images)))
+    def head(self, inputs: int) -> nn.Module:
+        """The classifier of pooled vectors: `network.hidden` layers and a linear one."""
+        return Classifier(inputs, self.shape.num_classes, self.shape.network)
+
+    def scores_of(self, F: Tensor) -> Tensor:
+        """Class scores (B, classes) from maps F: the path of inference."""
+        scores: Tensor = self.classifier(self.pool(F))
         return scores
 
-    def update(self, batch: Batch, descend: Callable[[Losses], None]) -> Losses:
-        """One training step. `descend` sums the losses, backpropagates and steps; override to descend several times."""
-        losses = self.losses(batch)
-        descend(losses)
-        return losses
+    def learning(self) -> Mapping[str, Learning]:
+        """How parts learn that do not learn as the config says, by the part's name, such as "discriminator"."""
+        return {}
 
-    @property
-    def images_to_fit(self) -> int:
-        """How many images of each domain `fit` sees before every evaluation; 0: there is nothing to fit."""
-        return 0
+    # What few methods change
 
-    def fit(self, batch: Batch) -> None:
-        """Solve for what descent does not learn, from images as they are, of the sources and the target."""
-        raise NotImplementedError
+    def images(self, batch: Batch) -> Tensor:
+        """The images of a batch that pass the backbone."""
+        return batch.images if self.sees_target else batch.images[: batch.num_labelled]
+
+    def losses(self, batch: Batch) -> Losses:
+        """The losses of a batch. Override where the network sees other images than `images` can give."""
+        return self.losses_of(self.backbone(self.images(batch)), batch)
+
+    def updates(self, batch: Batch) -> Iterator[Losses]:
+        """One training step: the losses of each of its updates. When it is asked for the next, the last is done."""
+        yield self.losses(batch)
+
+    def before_evaluation(self, sample: Callable[[int], Batch]) -> None:
+        """Solve for what descent does not learn; `sample(n)` gives n images per domain, as they are."""
 
     def inspect(self, images: Tensor) -> Inspection:
         """Scores and diagnostics of one evaluation batch."""
         return Inspection(self(images))
+
+    # What no method changes
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Class scores (B, classes)."""
+        return self.scores_of(self.backbone(images))
+
+    def training_step(self, batch: Batch) -> Iterator[Losses]:
+        """`updates`, with batch norm told which rows belong to which domain."""
+        self.layout.note(batch.num_sources, batch.per_domain)
+        return self.updates(batch)
 
     def drop_training_parts(self) -> None:
         """Remove what only training needs."""

@@ -31,7 +31,7 @@ from afield.data.batches import Batch
 from afield.losses import squared_mmd_among
 from afield.methods.method import Losses, Method, Shape
 from afield.methods.registry import register_method
-from afield.networks import Classifier, Discriminator, run_aside
+from afield.networks import Discriminator, run_aside
 from afield.precision import in_float32
 
 
@@ -52,22 +52,26 @@ class MMDAAE(Method):
 
     Options = MMDAAEOptions
     options: MMDAAEOptions
+    sees_target = False
     min_sources = 2
     ramped = frozenset({"mmd", "prior"})
     training_only = frozenset({"decoder", "discriminator"})
 
     def __init__(self, shape: Shape, options: MMDAAEOptions) -> None:
         super().__init__(shape, options)
-        width = self.pool.width
-        code = max(1, round(options.code_share * width))
+        code, width = self.code, self.pool.width
         self.encoder = nn.Linear(width, code)
         self.decoder = nn.Linear(code, width)
         self.discriminator = Discriminator(code)
-        self.classifier = Classifier(code, shape.num_classes, shape.network)
 
-    def images(self, batch: Batch) -> Tensor:
-        """The labelled ones."""
-        return batch.images[: batch.num_labelled]
+    @property
+    def code(self) -> int:
+        """The width of the code."""
+        return max(1, round(self.options.code_share * self.pool.width))
+
+    def head(self, inputs: int) -> nn.Module:
+        """C reads codes."""
+        return super().head(self.code)
 
     def losses_of(self, F: Tensor, batch: Batch) -> Losses:
         """The four terms, J_gan in two: what D lowers, and how far codes are from passing for draws of the prior."""
@@ -85,9 +89,9 @@ class MMDAAE(Method):
             "prior": options.prior_weight * softplus(-taken).mean(),
         }
 
-    def forward(self, images: Tensor) -> Tensor:
+    def scores_of(self, F: Tensor) -> Tensor:
         """Class scores of the code."""
-        scores: Tensor = self.classifier(in_float32(self.encoder, self.pool(self.backbone(images))))
+        scores: Tensor = self.classifier(in_float32(self.encoder, self.pool(F)))
         return scores
 
 

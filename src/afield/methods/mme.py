@@ -25,7 +25,7 @@ from afield.config.network import NetworkOptions
 from afield.config.options import MethodOptions
 from afield.data.batches import Batch
 from afield.losses import entropy
-from afield.methods.method import Losses, Method, Shape
+from afield.methods.method import Losses, Method
 from afield.methods.registry import register_method
 from afield.networks import Classifier, reverse_gradient
 from afield.precision import in_float32
@@ -71,16 +71,15 @@ class MME(Method):
     ramped = frozenset({"entropy"})
     classifier: CosineClassifier
 
-    def __init__(self, shape: Shape, options: MMEOptions) -> None:
-        super().__init__(shape, options)
-        self.classifier = CosineClassifier(self.pool.width, shape.num_classes, shape.network, options.temperature)
+    def head(self, inputs: int) -> nn.Module:
+        """Prototypes."""
+        return CosineClassifier(inputs, self.shape.num_classes, self.shape.network, self.options.temperature)
 
     def losses_of(self, F: Tensor, batch: Batch) -> Losses:
         """L, and -lambda H: descending it raises H by W, and by the reversal lowers H by F."""
-        embedded = self.classifier.embed(self.pool(F))
-        scores = self.classifier.compare(embedded[: batch.num_labelled])
-        target = self.classifier.compare(reverse_gradient(embedded[batch.num_labelled :]))
+        source, target = batch.split(self.classifier.embed(self.pool(F)))
+        undecided = self.classifier.compare(reverse_gradient(target))
         return {
-            "classification": cross_entropy(scores, batch.labels),
-            "entropy": -self.options.entropy_weight * entropy(target).mean(),
+            "classification": cross_entropy(self.classifier.compare(source), batch.labels),
+            "entropy": -self.options.entropy_weight * entropy(undecided).mean(),
         }

@@ -2,7 +2,8 @@
 
 from afield.config.network import DIGIT_NETWORK, NetworkOptions
 from afield.networks.adversarial import Discriminator, reverse_gradient
-from afield.networks.backbones import build_backbone, check_backbone, map_shape, normalisation
+from afield.networks.backbones import build_backbone, check_backbone, map_shape, normalisation, without_neck
+from afield.networks.batch_norm import Layout, arrange_batch_norm
 from afield.networks.ensemble import Ensemble, mean_prediction
 from afield.networks.gates import (
     ChannelGate,
@@ -27,10 +28,12 @@ __all__ = [
     "Gate",
     "GateKind",
     "GatedSelection",
+    "Layout",
     "NetworkOptions",
     "Pool",
     "Pooled",
     "SpatialGate",
+    "arrange_batch_norm",
     "build_backbone",
     "can_pool",
     "check_backbone",
@@ -43,4 +46,5 @@ __all__ = [
     "run_aside",
     "select_and_pool",
     "weighted",
+    "without_neck",
 ]

@@ -10,6 +10,7 @@ from torch.func import functional_call
 from afield.config.network import DIGIT_NETWORK, NetworkOptions
 from afield.errors import AfieldError, unknown
 from afield.networks.fused import PooledBatchNorm
+from afield.networks.heads import Pool, hidden_layers
 
 HALF = (0.5, 0.5, 0.5)
 
@@ -29,6 +30,20 @@ class DigitNetwork(nn.Sequential):
             nn.Conv2d(width, 2 * width, 5, padding=2, bias=False),
             PooledBatchNorm(2 * width, pool=False),
         )
+
+
+class NeckedBackbone(nn.Module):
+    """A backbone and the fully connected layers that end its feature extractor; F is their output, a map of 1 x 1."""
+
+    def __init__(self, backbone: nn.Module, pool: Pool, options: NetworkOptions) -> None:
+        super().__init__()
+        self.backbone, self.pool = backbone, pool
+        self.neck = nn.Sequential(*hidden_layers(pool.width, options.neck, options.dropout))
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(B, the last layer's width, 1, 1)."""
+        vectors: Tensor = self.neck(self.pool(self.backbone(images)))
+        return vectors[:, :, None, None]
 
 
 class TimmBackbone(nn.Module):
@@ -59,11 +74,22 @@ def check_backbone(name: str) -> None:
         raise unknown("backbone", name, [DIGIT_NETWORK, *timm.list_models()])
 
 
-def build_backbone(options: NetworkOptions) -> nn.Module:
-    """The backbone an option names."""
-    if options.backbone == DIGIT_NETWORK:
-        return DigitNetwork(options.width)
-    return TimmBackbone(options.backbone, options.pretrained)
+def build_backbone(options: NetworkOptions, image_size: int) -> nn.Module:
+    """The feature extractor that the options describe: the backbone they name and, if they ask for it, a neck."""
+    backbone = (
+        DigitNetwork(options.width)
+        if options.backbone == DIGIT_NETWORK
+        else TimmBackbone(options.backbone, options.pretrained)
+    )
+    if not options.neck:
+        return backbone
+    pool = Pool(options.pool, map_shape(backbone, image_size, options.backbone))
+    return NeckedBackbone(backbone, pool, options)
+
+
+def without_neck(backbone: nn.Module) -> nn.Module:
+    """The part of a feature extractor that pretrained weights are for."""
+    return backbone.backbone if isinstance(backbone, NeckedBackbone) else backbone
 
 
 def map_shape(backbone: nn.Module, image_size: int, name: str) -> tuple[int, int, int]:

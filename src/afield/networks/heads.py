@@ -1,5 +1,8 @@
 """From feature map to vector, and from vector to class scores."""
 
+from collections.abc import Sequence
+from itertools import pairwise
+
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
@@ -33,15 +36,20 @@ class Pool(nn.Module):
         return exact_mean(cells, (3, 5)).flatten(1)
 
 
+def hidden_layers(inputs: int, widths: Sequence[int], dropout: float) -> list[nn.Module]:
+    """Fully connected layers, each with batch norm, ReLU and dropout."""
+    layers: list[nn.Module] = []
+    for before, width in pairwise((inputs, *widths)):
+        layers += [nn.Linear(before, width), nn.BatchNorm1d(width), nn.ReLU(), nn.Dropout(dropout)]
+    return layers
+
+
 class Classifier(nn.Sequential):
-    """Fully connected layers (batch norm, ReLU, dropout), if any, and a linear layer to class scores."""
+    """Fully connected layers, if any, and a linear layer to class scores."""
 
     def __init__(self, inputs: int, num_classes: int, options: NetworkOptions) -> None:
-        layers: list[nn.Module] = []
-        for width in options.hidden:
-            layers += [nn.Linear(inputs, width), nn.BatchNorm1d(width), nn.ReLU(), nn.Dropout(options.dropout)]
-            inputs = width
-        super().__init__(*layers, nn.Linear(inputs, num_classes))
+        layers = hidden_layers(inputs, options.hidden, options.dropout)
+        super().__init__(*layers, nn.Linear((inputs, *options.hidden)[-1], num_classes))
 
     def forward(self, vectors: Tensor) -> Tensor:
         """Class scores; without hidden layers, in float32."""

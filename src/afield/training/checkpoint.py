@@ -10,7 +10,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from afield.config.upgrade import upgraded
+from afield.config.upgrade import upgraded, upgraded_name
 from afield.errors import AfieldError
 from afield.files import replacing
 
@@ -71,12 +71,13 @@ def load_checkpoint(path: Path) -> Checkpoint:
         raise AfieldError(f"{path} has checkpoint format {version}; this version of afield reads format {FORMAT}")
     try:
         content["state"] = _unfold(content["state"], tensors)
+        content["state"]["model"] = {upgraded_name(name): value for name, value in content["state"]["model"].items()}
         content["config"] = upgraded(content["config"])
         if not all(isinstance(content[key], list) for key in ("classes", "sources")):
             raise TypeError("classes and sources are not lists")
         content |= {key: tuple(content[key]) for key in ("classes", "sources")}
         return Checkpoint(**content)
-    except (KeyError, TypeError, RecursionError) as error:
+    except (KeyError, TypeError, AttributeError, RecursionError) as error:
         raise AfieldError(f"{path} is damaged: its parts do not fit together ({error})") from error
 
 

@@ -182,8 +182,7 @@ class Loop:
     def _prepare_evaluation(self) -> dict[str, float]:
         """What all processes do: average the losses since the last time, and fit what descent does not learn."""
         losses = self.training.take_mean_losses()
-        if self.method.images_to_fit:
-            self.method.fit(self.stream.still(self.method.images_to_fit))
+        self.method.before_evaluation(self.stream.still)
         return losses
 
     def _evaluate(self, losses: dict[str, float]) -> Record:

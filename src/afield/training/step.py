@@ -118,8 +118,11 @@ class TrainingStep:
         self.lr.copy_(rates[0])
         self.weight.copy_(rates[1])
         self.method.train()
+        losses: Losses = {}
         with self.fabric.autocast():
-            losses = self.method.update(self.stream.draw(), self._descend)
+            for update in self.method.training_step(self.stream.draw()):
+                self._descend(update)
+                losses |= update
         if list(losses) != self.names:
             self.names = list(losses)
             self.sums = torch.zeros(len(losses) + 1, dtype=torch.float64, device=self.device)

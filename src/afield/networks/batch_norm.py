@@ -1,0 +1,89 @@
+"""Whose statistics batch norm takes in training: of all domains together, of sources and target apart, of each alone.
+
+A batch lies in memory domain by domain, so that a layer of batch norm can treat every stretch of rows on its own while
+the layers between them see all rows at once. That gives what separate passes of the domains through the whole network
+give, running statistics included, in a fraction of the time; and it reaches backbones, necks and heads alike.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from afield.config.network import BatchNorm
+
+Stretch = tuple[int, bool]
+"""How many rows, and whether they are the target's."""
+
+
+class Layout:
+    """Which rows of what passes the network belong to which domain."""
+
+    def __init__(self, kind: BatchNorm = "together") -> None:
+        self.kind = kind
+        self.stretches: list[Stretch] = []
+
+    def note(self, num_sources: int, per_domain: int) -> None:
+        """From here on rows are those of such a batch: the sources, then the target and further views of its images."""
+        self.stretches = [*[(per_domain, False)] * num_sources, *[(per_domain, True)] * 2]
+
+    @contextmanager
+    def of(self, *stretches: Stretch) -> Iterator[None]:
+        """Inside, rows are those of these stretches."""
+        before, self.stretches = self.stretches, list(stretches)
+        try:
+            yield
+        finally:
+            self.stretches = before
+
+    def divide(self, count: int) -> list[int]:
+        """The lengths of the parts that so many rows are normalised in; one part where they do not fit the layout.
+
+        >>> layout = Layout("each")
+        >>> layout.note(num_sources=2, per_domain=8)
+        >>> layout.divide(24), layout.divide(16), layout.divide(9)
+        ([8, 8, 8], [8, 8], [9])
+        """
+        parts: list[int] = []
+        of_target: list[bool] = []
+        for rows, target in self.stretches:
+            if sum(parts) == count:
+                break
+            if self.kind == "apart" and of_target and of_target[-1] == target:
+                parts[-1] += rows
+            else:
+                parts.append(rows)
+                of_target.append(target)
+        return parts if sum(parts) == count else [count]
+
+
+def arrange_batch_norm(network: nn.Module, layout: Layout, pretrained: nn.Module | None = None) -> None:
+    """Make all batch norm of a network take its statistics as the layout's kind says.
+
+    `frozen` concerns `pretrained`, the part that has statistics to keep; other layers take those of the batch.
+    """
+    if layout.kind == "frozen" and pretrained is not None:
+        for norm in _norms(pretrained):
+            norm.eval()
+            # Whatever is set to training later, this layer is not.
+            setattr(norm, "train", lambda mode=True, norm=norm: norm)  # noqa: B010
+    elif layout.kind in ("apart", "each"):
+        for norm in _norms(network):
+            setattr(norm, "forward", _Divided(norm, layout))  # noqa: B010
+
+
+class _Divided:
+    """The forward pass of a layer of batch norm, part by part in training."""
+
+    def __init__(self, norm: _BatchNorm, layout: Layout) -> None:
+        self.norm, self.whole, self.layout = norm, norm.forward, layout
+
+    def __call__(self, x: Tensor) -> Tensor:
+        sizes = self.layout.divide(len(x)) if self.norm.training else [len(x)]
+        return self.whole(x) if len(sizes) == 1 else torch.cat([self.whole(part) for part in torch.split(x, sizes)])
+
+
+def _norms(network: nn.Module) -> list[_BatchNorm]:
+    return [module for module in network.modules() if isinstance(module, _BatchNorm)]
