@@ -15,9 +15,7 @@ from afield.networks import (
     Pool,
     SpatialGate,
     classify_all,
-    pooling_weights,
     run_aside,
-    select_and_pool,
 )
 from afield.networks.gates import SmallConvolution
 
@@ -294,34 +292,8 @@ def test_classifying_several_kinds_at_once_equals_classifying_each(hidden):
 def test_small_layers_stay_in_float32_under_autocast():
     gate, classifier = Gate(16, size=(4, 4)), Classifier(16, 3, NetworkOptions())
     with torch.autocast("cpu", torch.bfloat16):
-        assert gate(torch.randn(2, 16, 4, 4).bfloat16()).dtype == torch.float32
+        assert gate.channel(torch.randn(2, 16).bfloat16()).dtype == torch.float32
+        assert gate.spatial(torch.randn(2, 4, 4), torch.randn(2, 4, 4).bfloat16()).dtype == torch.float32
+        assert gate(torch.randn(2, 16, 4, 4).bfloat16()).dtype == torch.bfloat16  # as the map it weighs
         assert classifier(torch.randn(2, 16).bfloat16()).dtype == torch.float32
         assert Experts(2, 4, 3)(torch.randn(2, 5, 4).bfloat16()).dtype == torch.float32
-
-
-@pytest.mark.parametrize("normalised", [True, False], ids=["normalised", "plain"])
-@pytest.mark.parametrize("kind", ["both", "channel", "spatial"])
-@pytest.mark.parametrize(
-    ("grid", "shape"),
-    [("average", (16, 8, 8)), ("average2x2", (16, 8, 8)), ("average2x2", (16, 7, 5)), ("flatten", (16, 3, 4))],
-)
-def test_pooled_parts_are_those_of_the_maps_and_so_are_their_gradients(grid, shape, kind, normalised):
-    torch.manual_seed(0)
-    pool = Pool(grid, shape)
-    fa, fr = Gate(16, kind, normalised=normalised).double(), Gate(16, kind).double()
-    F = torch.randn(5, *shape, dtype=torch.double).relu().requires_grad_()
-    A = fa(F) * F
-    R_plus = fr(F - A) * (F - A)
-    by_maps = (pool(F), pool(A), pool(R_plus), A.mean(dim=(2, 3)))
-    pooled = select_and_pool(F, fa, fr, pooling_weights(pool).double())
-    leaves = [F, *fa.parameters(), *fr.parameters()]
-    for ours, theirs in zip(pooled, by_maps, strict=True):
-        torch.testing.assert_close(ours, theirs)
-        gradients = [
-            torch.autograd.grad((y * y.detach().cos()).sum(), leaves, retain_graph=True, allow_unused=True)
-            for y in (ours, theirs)
-        ]
-        for one, other in zip(*gradients, strict=True):
-            assert (one is None) == (other is None) or (one if one is not None else other).abs().max() < 1e-12
-            if one is not None and other is not None:
-                torch.testing.assert_close(one, other)

@@ -56,7 +56,7 @@ class Aligned(Method):
         """Cross-entropy over the sources, moment distance over all domains of the batch."""
         features = self.selected(F)
         scores = self.classifier(self.pool(batch.split(features)[0]))
-        pooled = batch.by_domain(exact_mean(features, (2, 3)))
+        pooled = batch.by_domain(exact_mean(features, 2, 3))
         return {
             "classification": cross_entropy(scores, batch.labels),
             "align": self.options.align_weight * moment_distance(pooled, batch.has_target),

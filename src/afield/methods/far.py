@@ -17,9 +17,9 @@ run a second time.
 Differences from the paper: each has an option, whose description says why; the preset `far-paper` sets them all back.
 """
 
+from functools import partial
 from typing import ClassVar, Literal, NamedTuple
 
-import torch
 from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import cross_entropy
@@ -37,19 +37,7 @@ from afield.losses import (
 )
 from afield.methods.method import Inspection, Losses, Method, Shape, relative_size
 from afield.methods.registry import register_method
-from afield.networks import (
-    ConvolutionSelection,
-    Experts,
-    Gate,
-    GatedSelection,
-    Pooled,
-    can_pool,
-    classify_all,
-    pooling_weights,
-    run_aside,
-    select_and_pool,
-    weighted,
-)
+from afield.networks import ConvolutionSelection, Experts, Gate, GatedSelection, classify_all, run_aside
 from afield.precision import exact_mean
 
 
@@ -93,22 +81,8 @@ class FAROptions(MethodOptions):
     )
 
 
-class Parts(NamedTuple):
-    """The maps of one forward pass, named as in the paper."""
-
-    F: Tensor
-    A: Tensor
-    R: Tensor
-    R_plus: Tensor
-
-    @property
-    def R_minus(self) -> Tensor:
-        """(1 - FR(R)) R, as the rest of R."""
-        return self.R - self.R_plus
-
-
 class Seen(NamedTuple):
-    """What the network makes of images: pool(F), A's mean over positions, f+, and C's scores of f+, f and f-."""
+    """What the losses read of images: pool(F), A's mean over positions, f+, and C's scores of f+, f and f-."""
 
     whole: Tensor
     aligned_mean: Tensor
@@ -131,7 +105,6 @@ class FAR(Method):
     ramped = frozenset({"align", "dre", "consistency"})
     training_only = frozenset({"experts"})
     options: FAROptions
-    pooling: Tensor | None
 
     def __init__(self, shape: Shape, options: FAROptions) -> None:
         super().__init__(shape, options)
@@ -144,83 +117,63 @@ class FAR(Method):
         )
         # FR stays a plain sigmoid, as in the paper: R- = (1 - FR) R means nothing for a gate above 1.
         self.fr = Gate(channels, kind, options.reduction, size=self.map_shape[1:])
-        weights = pooling_weights(self.pool) if options.gate != "conv" and can_pool(self.map_shape) else None
-        self.register_buffer("pooling", weights, persistent=False)
         self.experts = Experts(shape.num_sources, self.pool.width, shape.num_classes) if options.experts else None
 
-    def parts(self, F: Tensor) -> Parts:
-        """F, A, R and R+ from a map F."""
-        A = self.fa(F)
+    def restored(self, F: Tensor, A: Tensor) -> Tensor:
+        """R+ = FR(R) R, with R = F - A."""
         R = F - A
-        return Parts(F, A, R, weighted(R, self.fr(R)))
+        gate: Tensor = self.fr(R)
+        return gate * R
+
+    def vectors(self, F: Tensor, A: Tensor, whole: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """f+ = pool(A + R+), f = pool(A) and f- = pool(A + R-), which is pool(F - R+); pooling is linear."""
+        f, r_plus = self.pool(A), self.pool(self.restored(F, A))
+        return f + r_plus, f, whole - r_plus
 
     def scores_of(self, F: Tensor) -> Tensor:
         """C(pool(A + R+))."""
-        parts = self.parts(F)
-        scores: Tensor = self.classifier(self.pool(parts.A + parts.R_plus))
-        return scores
-
-    def pooled(self, F: Tensor) -> Pooled:
-        """pool(F), pool(A) and pool(R+), by way of the maps or, for gates on small maps, without making them."""
-        if self.pooling is not None and isinstance(self.fa, GatedSelection):
-            return select_and_pool(F, self.fa.gate, self.fr, self.pooling)
-        parts = self.parts(F)
-        return Pooled(self.pool(parts.F), self.pool(parts.A), self.pool(parts.R_plus), exact_mean(parts.A, (2, 3)))
-
-    def see(self, F: Tensor) -> Seen:
-        """All that the losses need. Pooling is linear: f+ = f + pool(R+), and f- = pool(A + R - R+) = pool(F - R+)."""
-        whole, f, r_plus, aligned_mean = self.pooled(F)
-        f_plus, f_minus = f + r_plus, whole - r_plus
-        return Seen(whole, aligned_mean, f_plus, *classify_all(self.classifier, f_plus, f, f_minus))
+        A = self.fa(F)
+        return super().scores_of(A + self.restored(F, A))
 
     def losses_of(self, F: Tensor, batch: Batch) -> Losses:
         """Classification on the sources; alignment and ranking entropy on all domains; consistency on the sources."""
         return self.losses_seen(self.see(F), F, batch)
 
+    def see(self, F: Tensor) -> Seen:
+        """All that the losses read."""
+        A, whole = self.fa(F), self.pool(F)
+        f_plus, f, f_minus = self.vectors(F, A, whole)
+        return Seen(whole, exact_mean(A, 2, 3), f_plus, *classify_all(self.classifier, f_plus, f, f_minus))
+
     def losses_seen(self, seen: Seen, F: Tensor, batch: Batch) -> Losses:
-        """The losses of what was seen of a batch."""
-        options, labelled = self.options, batch.num_labelled
-        enhanced = seen.enhanced[:labelled]
-        losses = {"classification": cross_entropy(enhanced, batch.labels)}
+        """The losses of what was seen of a batch, each from what its routing lets it train."""
+        options, labels = self.options, batch.labels
+        enhanced, reference = batch.split(seen.enhanced)[0], batch.split(seen.reference)[0]
+        aligned_mean, student, ranked = seen.aligned_mean, enhanced, (seen.enhanced, seen.reference, seen.contaminated)
+        if options.routing == "selective":
+            still, A, whole = F.detach(), self.fa(F.detach()), seen.whole.detach()
+            aligned_mean = exact_mean(A, 2, 3)  # into FA only
+            f_plus, f, f_minus = self.vectors(still, A.detach(), whole)
+            judge = partial(run_aside, self.classifier, frozen=True)
+            ranked = judge(f_plus), judge(f), judge(f_minus)  # into FR only
+            student = batch.split(run_aside(self.classifier, seen.f_plus.detach()))[0]  # into C only
+
+        losses = {"classification": cross_entropy(enhanced, labels)}
         if options.aligned_classification_weight:
-            aligned = cross_entropy(seen.reference[:labelled], batch.labels)
-            losses["aligned"] = options.aligned_classification_weight * aligned
-        losses["align"] = options.align_weight * self._alignment(seen, F, batch)
+            losses["aligned"] = options.aligned_classification_weight * cross_entropy(reference, labels)
+        distance = moment_distance(batch.by_domain(aligned_mean), batch.has_target)
+        losses["align"] = options.align_weight * distance
         if options.dre != "none":
-            losses["dre"] = options.dre_weight * self._ranking_entropy(seen, F, batch)
+            losses["dre"] = options.dre_weight * self.ranking_entropy(*ranked, batch)
         if self.experts is not None:
             taught = self.teach(batch, seen.whole)
-            losses["experts"] = cross_entropy(taught, batch.labels)
-            if options.routing == "selective":  # into C only
-                enhanced = run_aside(self.classifier, seen.f_plus.detach())[:labelled]
-            losses["consistency"] = options.consistency_weight * expert_consistency(enhanced, taught)
+            losses["experts"] = cross_entropy(taught, labels)
+            losses["consistency"] = options.consistency_weight * expert_consistency(student, taught)
         return losses
 
-    def teach(self, batch: Batch, whole: Tensor) -> Tensor:
-        """Each expert's scores on its own source, (n_sources * b, classes)."""
-        assert self.experts is not None
-        whole = whole if self.options.experts_shape_backbone else whole.detach()
-        scores: Tensor = self.experts(batch.by_domain(whole[: batch.num_labelled]))
-        return scores.flatten(0, 1)
-
-    def _alignment(self, seen: Seen, F: Tensor, batch: Batch) -> Tensor:
-        """L_align of A averaged over all positions, whatever grid C reads; selective: into FA only."""
-        selective = self.options.routing == "selective"
-        aligned_mean = exact_mean(self.fa(F.detach()), (2, 3)) if selective else seen.aligned_mean
-        return moment_distance(batch.by_domain(aligned_mean), batch.has_target)
-
-    def _ranking_entropy(self, seen: Seen, F: Tensor, batch: Batch) -> Tensor:
-        """L_DRE, or the part of it an ablation keeps, with its guard against collapse; selective: into FR only."""
+    def ranking_entropy(self, enhanced: Tensor, reference: Tensor, contaminated: Tensor, batch: Batch) -> Tensor:
+        """L_DRE, or the part of it that an ablation keeps, with its guard against collapse."""
         options = self.options
-        scores: tuple[Tensor, ...] = (seen.enhanced, seen.reference, seen.contaminated)
-        if options.routing == "selective":
-            with torch.no_grad():
-                A = self.fa(F)
-            R = F.detach() - A
-            f, r, r_plus = self.pool(A), self.pool(R), self.pool(weighted(R, self.fr(R)))
-            vectors = (f + r_plus, f, f + (r - r_plus))
-            scores = tuple(run_aside(self.classifier, v, frozen=True) for v in vectors)
-        enhanced, reference, contaminated = scores
         if options.dre_reference == "detached":
             reference = reference.detach()
         match options.dre:
@@ -233,13 +186,21 @@ class FAR(Method):
             case _:
                 ranking = dual_ranking_entropy(enhanced, reference, contaminated)
         if options.dre_balance and batch.has_target:
-            ranking = ranking + options.dre_balance * class_imbalance(enhanced[batch.num_labelled :])
+            ranking = ranking + options.dre_balance * class_imbalance(batch.split(enhanced)[1])
         return ranking
+
+    def teach(self, batch: Batch, whole: Tensor) -> Tensor:
+        """Each expert's scores on its own source, (n_sources * b, classes)."""
+        assert self.experts is not None
+        whole = whole if self.options.experts_shape_backbone else whole.detach()
+        scores: Tensor = self.experts(batch.by_domain(batch.split(whole)[0]))
+        return scores.flatten(0, 1)
 
     def inspect(self, images: Tensor) -> Inspection:
         """Scores of C on F, A, A + R+ and A + R-, and what the two gates let through."""
-        parts = self.parts(self.backbone(images))
-        F, A, R, R_plus = parts
-        maps = {"F": F, "A": A, "A+R+": A + R_plus, "A+R-": A + parts.R_minus}
-        views = {name: self.classifier(self.pool(features)) for name, features in maps.items()}
-        return Inspection(views["A+R+"], views, {"kept": relative_size(A, F), "restored": relative_size(R_plus, R)})
+        F = self.backbone(images)
+        A = self.fa(F)
+        R_plus = self.restored(F, A)
+        maps = {"F": F, "A": A, "A+R+": A + R_plus, "A+R-": F - R_plus}
+        views = {name: super(FAR, self).scores_of(features) for name, features in maps.items()}
+        return Inspection(views["A+R+"], views, {"kept": relative_size(A, F), "restored": relative_size(R_plus, F - A)})

@@ -41,14 +41,14 @@ class FARPlus(FAR):
 
     def images(self, batch: Batch) -> Tensor:
         """All images, and strong views of the target's."""
-        return torch.cat((batch.images, batch.strong_view(batch.images[batch.num_labelled :])))
+        return torch.cat((batch.images, batch.strong_view(batch.split(batch.images)[1])))
 
     def losses_of(self, F: Tensor, batch: Batch) -> Losses:
         """FAR's losses on the images as they are, and cross-entropy of the views against the labels of the images."""
         seen, count = self.see(F), len(batch.images)
         plain = seen.first(count)
         losses = self.losses_seen(plain, F[:count], batch)
-        confidence, labels = plain.enhanced[batch.num_labelled :].detach().softmax(dim=1).max(dim=1)
+        confidence, labels = batch.split(plain.enhanced)[1].detach().softmax(dim=1).max(dim=1)
         learned = cross_entropy(seen.enhanced[count:], labels, reduction="none")
         believed = (confidence >= self.options.threshold).to(learned.dtype)
         losses["self_training"] = self.options.self_training_weight * (believed * learned).mean()

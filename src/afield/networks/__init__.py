@@ -12,10 +12,8 @@ from afield.networks.gates import (
     GatedSelection,
     GateKind,
     SpatialGate,
-    weighted,
 )
 from afield.networks.heads import Classifier, Experts, Pool, classify_all, run_aside
-from afield.networks.pooled_selection import Pooled, can_pool, pooling_weights, select_and_pool
 
 __all__ = [
     "DIGIT_NETWORK",
@@ -31,20 +29,15 @@ __all__ = [
     "Layout",
     "NetworkOptions",
     "Pool",
-    "Pooled",
     "SpatialGate",
     "arrange_batch_norm",
     "build_backbone",
-    "can_pool",
     "check_backbone",
     "classify_all",
     "map_shape",
     "mean_prediction",
     "normalisation",
-    "pooling_weights",
     "reverse_gradient",
     "run_aside",
-    "select_and_pool",
-    "weighted",
     "without_neck",
 ]

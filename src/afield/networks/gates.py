@@ -107,20 +107,18 @@ class Gate(nn.Module):
         self.normalised = normalised
 
     def forward(self, features: Tensor) -> Tensor:
-        """(B, C, H, W) to a gate that broadcasts to it: 0..1, or mean 1 when normalised."""
-        # Not amax, which would share its gradient among equals, in many more kernels.
-        a, S = self.weights(exact_mean(features, (2, 3)), exact_mean(features, 1), features.max(dim=1).values)
-        parts = ([] if a is None else [a[:, :, None, None]]) + ([] if S is None else [S[:, None]])
-        return parts[0] * parts[1] if len(parts) == 2 else parts[0]
-
-    def weights(self, mean: Tensor, channel_mean: Tensor, channel_max: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        """The branches' values, (B, C) and (B, H, W), from the statistics they read; None for one that is not there."""
-        a = None if self.channel is None else self.channel(mean)
-        S = None if self.spatial is None else self.spatial(channel_mean, channel_max)
-        if self.normalised:
-            a = None if a is None else a / a.mean(dim=1, keepdim=True)
-            S = None if S is None else S / S.mean(dim=(1, 2), keepdim=True)
-        return a, S
+        """(B, C, H, W) to a gate that broadcasts to it: 0..1, or mean 1 when normalised. In the map's precision."""
+        branches: list[Tensor] = []
+        if self.channel is not None:
+            a = self.channel(exact_mean(features, 2, 3))
+            branches.append((a / a.mean(dim=1, keepdim=True) if self.normalised else a)[:, None, None])
+        if self.spatial is not None:
+            # Not amax, which would share its gradient among equals, in many more kernels.
+            S = self.spatial(exact_mean(features, 1), features.max(dim=1).values)
+            branches.append((S / S.mean(dim=(1, 2), keepdim=True) if self.normalised else S)[..., None])
+        # With the channels last, as the map lies in memory.
+        first, *others = [branch.to(features.dtype) for branch in branches]
+        return (first * others[0] if others else first).permute(0, 3, 1, 2)
 
 
 class GatedSelection(nn.Module):
@@ -132,12 +130,8 @@ class GatedSelection(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """The selected part of the map."""
-        return weighted(features, self.gate(features))
-
-
-def weighted(features: Tensor, gate: Tensor) -> Tensor:
-    """The map times the gate, in the map's precision: at float32, maps take twice as long to read and write."""
-    return features * gate.to(features.dtype)
+        gate: Tensor = self.gate(features)
+        return gate * features
 
 
 class ConvolutionSelection(nn.Sequential):
