@@ -25,6 +25,7 @@ from afield.data.registry import load_data
 from afield.results.run import read_run
 from afield.training.checkpoint import load_checkpoint
 from support.command import COMMAND
+from support.images import write_folder
 
 ROOT = Path(__file__).parents[1]
 TINY = {"network.width": 8, "training.batch_size": 4, "training.evaluate_every": 3}
@@ -160,8 +161,11 @@ def test_the_stored_config_holds_what_was_asked_and_the_records_hold_it_too(run)
 
 
 def test_settings_rank_above_options_and_options_above_a_file(home):
-    (home / "mine.toml").write_text('[task]\ntarget = "mnist"\n[method]\nname = "far-conv"\n[training]\nsteps = 5000\n')
+    (home / "mine.toml").write_text(
+        '[task]\ntarget = "mnist"\n[method]\nname = "far-conv"\n[training]\nsteps = 5000\nlr = 0.1\n'
+    )
     words = ["--config", "mine.toml", "--steps", 4000, "--method", "far-without-dre", "--out", "runs/config"]
+    words += ["--lr", 0.02, "--batch-size", 99, "--backbone", "digit", "--no-pretrained", "--device", "cpu"]
     more = ["method.align_weight=0.3", "training.checkpoint_every=5", "training.steps=6"]
     more += ["task.sources=['uci','photo']"]
     done = afield_command("train", *words, *SET, *(word for text in more for word in ("--set", text)), cwd=home)
@@ -170,6 +174,8 @@ def test_settings_rank_above_options_and_options_above_a_file(home):
     assert config["task"] == {"kind": "uda", "target": "mnist", "sources": ["uci", "photo"]}
     assert (config["method"]["name"], config["method"]["align_weight"]) == ("far-without-dre", 0.3)
     assert (config["training"]["checkpoint_every"], config["training"]["steps"]) == (5, 6)
+    assert [config["training"][key] for key in ("lr", "batch_size", "device")] == [0.02, 4, "cpu"]
+    assert (config["network"]["backbone"], config["network"]["pretrained"]) == ("digit", False)
     again = afield_command("train", "--config", "runs/config/config.toml", "--out", "runs/again", cwd=home)
     assert again.returncode == 0, again.stderr
     assert records_of(home / "runs/again")[:-1] == records_of(home / "runs/config")[:-1]
@@ -278,6 +284,49 @@ def test_methods_lists_every_method_as_json():
     assert next(entry for entry in entries if entry["name"] == "far")["min_sources"] == 2
 
 
+def test_methods_describes_one_in_any_case_and_one_line_per_option_in_a_pipe():
+    done = afield_command("methods", "Far-Without-DRE")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("far-without-dre: FAR without the dual ranking entropy\n")
+    values = json.loads(afield_command("methods", "far-without-dre", "--json").stdout)
+    assert values["sets"] == {"method.dre": "none"}
+    options = {option["name"]: option for option in values["options"]}
+    assert {name for name, option in options.items() if option["fixed"]} == {"dre"}
+    assert (options["align_weight"]["type"], options["align_weight"]["minimum"]) == ("number", 0)
+    assert options["gate"]["enum"] == ["both", "channel", "spatial", "conv"]
+    for option in values["options"]:
+        assert sum(option["description"] in line for line in done.stdout.splitlines()) == 1
+
+
+PHOTOS = ["--data", "photos/", "--target", "camera4", "--backbone", "mobilenetv2_100", "--weights", "mobile.pt"]
+
+
+def test_config_is_what_train_uses_and_train_reads_it(tmp_path):
+    words = ["--target", "uci", "--method", "baseline", "--steps", 1, *SET]
+    written = afield_command("config", *words, "--out", "new/mine.toml", cwd=tmp_path)
+    assert (written.returncode, written.stdout, written.stderr) == (0, "", "")
+    text = (tmp_path / "new/mine.toml").read_text("utf-8")
+    assert afield_command("config", *words).stdout == text
+    trained = afield_command("train", "--config", "new/mine.toml", "--out", "a", cwd=tmp_path)
+    assert trained.returncode == 0, trained.stderr
+    assert tomllib.loads((tmp_path / "a/config.toml").read_text("utf-8")) == tomllib.loads(text)
+
+
+def test_a_recipe_for_photographs_needs_only_a_backbone_and_its_weights(tmp_path):
+    classes = {"bus": 3, "car": 3}
+    cameras = {"camera1": classes, "camera2": classes, "camera3": classes, "camera4": 3}
+    write_folder(tmp_path / "photos", cameras, size=(100, 80))
+    (tmp_path / "mobile.pt").touch()
+    done = afield_command("config", *PHOTOS, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    config = tomllib.loads(done.stdout)
+    network = [config["network"][key] for key in ("backbone", "weights", "pretrained")]
+    assert network == ["mobilenetv2_100", "mobile.pt", False]
+    data = [config["data"][key] for key in ("name", "preset", "image_size", "augmentation")]
+    assert data == ["photos/", "photos", 224, "photos"]
+    assert config["training"]["precision"] == "auto"
+
+
 def test_data_lists_and_shows_the_digits(tmp_path):
     listed = [line.split()[0] for line in afield_command("data").stdout.splitlines()]
     assert set(listed) == set(afield.list_data()) - {"toy"}
@@ -325,7 +374,19 @@ def test_the_demo_compares_baseline_and_far_and_draws_them(tmp_path):
 
 @pytest.mark.parametrize(
     "command",
-    ["demo", "train", "evaluate", "predict", "bench", "table", "methods", "data", "data show", "data download"],
+    [
+        "demo",
+        "train",
+        "config",
+        "evaluate",
+        "predict",
+        "bench",
+        "table",
+        "methods",
+        "data",
+        "data show",
+        "data download",
+    ],
 )
 def test_help_has_an_example_that_names_the_command(command):
     done = afield_command(*command.split(), "--help")
@@ -335,7 +396,7 @@ def test_help_has_an_example_that_names_the_command(command):
 
 def test_the_command_without_words_shows_what_there_is():
     done = afield_command()
-    for command in ("demo", "train", "evaluate", "predict", "bench", "table", "methods", "data"):
+    for command in ("demo", "train", "config", "evaluate", "predict", "bench", "table", "methods", "data"):
         assert f" {command} " in done.stdout
     assert (done.returncode, done.stderr) == (0, "")
 
@@ -347,7 +408,11 @@ def test_the_installed_command_is_this_one():
 
 @pytest.mark.parametrize(
     ("words", "expected"),
-    [("afield train --method far-c", ["far-channel-gate", "far-conv"]), ("afield data show digit", afield.list_data())],
+    [
+        ("afield train --method far-c", ["far-channel-gate", "far-conv"]),
+        ("afield methods far-c", ["far-channel-gate", "far-conv"]),
+        ("afield data show digit", afield.list_data()),
+    ],
 )
 def test_a_shell_completes_names(words, expected):
     asked = {"_AFIELD_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1)}

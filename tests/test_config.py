@@ -2,23 +2,35 @@
 
 import contextlib
 import tomllib
+from enum import Enum
+from typing import Literal
 
 import pytest
 import tomli_w
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import Field
 
+import afield
 from afield import AfieldError, list_methods
+from afield.app.asked import asked_layers, check_early, choose_config, config_to_be
+from afield.app.method_page import as_text, as_values
 from afield.config import cards
 from afield.config.catalogue import find_entry
-from afield.config.layers import by_section, completed, merge, parse_assignment, read_config, resolve
+from afield.config.data import DataOptions
+from afield.config.described import described
+from afield.config.layers import SECTIONS, by_section, completed, merge, parse_assignment, read_config, resolve
+from afield.config.options import MethodOptions
 from afield.config.plan import PlanFile, plan_jobs
+from afield.config.written import commented
+from afield.data.open import open_data
 from afield.methods import Method, register_method
 from afield.methods import registry as method_registry
 from afield.methods.create import create_method
 from afield.results.records import append_record, evaluations, read_records, rewrite_records
 from afield.results.run import read_run
 from afield.results.selection import select, target_score
+from support.images import write_folder
 
 
 @pytest.mark.parametrize(
@@ -132,6 +144,174 @@ def test_every_method_resolves_and_its_config_survives_a_file(tmp_path, name):
     assert tomllib.loads(config.as_toml())["method"]["name"] == name
     for section, fixed in find_entry(name).fixed.items():
         assert config.as_dict()[section].items() >= fixed.items()
+
+
+@pytest.mark.parametrize(
+    ("network", "pretrained"),
+    [
+        ({}, True),
+        ({"backbone": "resnet50"}, True),
+        ({"pretrained": False}, False),
+        ({"backbone": "digit"}, False),
+        ({"weights": "mine.pt"}, False),
+        ({"backbone": "resnet50", "weights": "mine.pt"}, False),
+        ({"weights": "mine.pt", "pretrained": False}, False),
+        ({"weights": ""}, True),
+    ],
+)
+def test_the_weights_that_a_preset_downloads_give_way_to_what_the_user_says(network, pretrained):
+    made = resolve({"data": {"name": "x/", "preset": "photos"}, "network": network}).network
+    assert made.pretrained == pretrained
+    assert made.weights == network.get("weights", "")
+
+
+@pytest.mark.parametrize(
+    ("network", "message"),
+    [({"weights": "mine.pt"}, "choose one"), ({"backbone": "digit"}, "needs a timm backbone")],
+)
+def test_downloaded_weights_that_the_user_asks_for_do_not_give_way(network, message):
+    for preset in ("photos", "small"):
+        with pytest.raises(AfieldError, match=message):
+            resolve({"data": {"preset": preset}, "network": {"backbone": "resnet18", "pretrained": True, **network}})
+
+
+def test_values_with_names_of_their_own_rank_above_a_file_and_below_single_keys(tmp_path):
+    file = tmp_path / "mine.toml"
+    file.write_text('[training]\nlr = 1\nbatch_size = 8\ndevice = "cuda"\n[network]\nbackbone = "resnet50"')
+    named = {"lr": 2.0, "batch_size": 9, "backbone": "resnet34", "pretrained": False, "weights": tmp_path / "w.pt"}
+    config = resolve(*asked_layers(file, {"training.lr": 3, "network": {"backbone": "resnet26"}}, **named, device=None))
+    assert (config.training.lr, config.training.batch_size, config.training.device) == (3.0, 9, "cuda")
+    assert (config.network.backbone, config.network.weights) == ("resnet26", str(tmp_path / "w.pt"))
+
+
+def test_a_file_of_weights_is_looked_for_before_the_data_and_stored_as_it_was_given(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "mine.pt").touch()
+    layers = asked_layers(None, None, data="nowhere/", weights="~/mine.pt")
+    assert check_early(layers, []).network.weights == "~/mine.pt"
+    for path in ("~/other.pt", "~", "~nobody-of-that-name/mine.pt", "a\0b"):
+        with pytest.raises(AfieldError, match=r"cannot read network\.weights: ") as caught:
+            afield.train("nowhere/", out=tmp_path / "run", weights=path)
+        assert path in str(caught.value)
+    resolved = resolve(*layers)
+    assert check_early([], [resolved.as_dict() | {"network": {"weights": "gone.pt"}}]), "a checkpoint has its own"
+
+
+def test_a_backbone_is_looked_for_before_the_data(tmp_path):
+    with pytest.raises(AfieldError, match="unknown backbone 'restnet18'; did you mean 'resnet18'"):
+        afield.train("nowhere/", out=tmp_path / "run", backbone="restnet18")
+
+
+@pytest.fixture(scope="module")
+def own_images(tmp_path_factory):
+    """Two folders of images, by the preset that suits them."""
+    classes, sizes = {"bus": 3, "car": 3}, {"small": (48, 40), "photos": (90, 80)}
+    cameras = {"camera1": classes, "camera2": classes, "camera3": classes, "camera4": 3}
+    home = tmp_path_factory.mktemp("own")
+    return {preset: write_folder(home / preset, cameras, size) for preset, size in sizes.items()}
+
+
+def of_train(layers):
+    """The config that `afield.train` makes of these layers, which always looks at the images."""
+    check_early(layers, [])
+    name = merge(*layers)["data"].get("name", "digits")
+    return choose_config(open_data(DataOptions(name=name)), layers, [])
+
+
+@pytest.mark.parametrize("name", list_methods())
+@pytest.mark.parametrize("data", ["digits", "small", "photos"])
+def test_a_written_config_is_that_of_train_and_survives_being_read(data, name, own_images, tmp_path):
+    asked = {"method": name, "target": "camera4", "lr": 0.123, "data": str(own_images.get(data, data))}
+    config = config_to_be(asked_layers(None, {"network.hidden": [16, 8]}, **asked))
+    assert config.data.preset == data
+    assert config == of_train(asked_layers(None, {"network.hidden": [16, 8]}, **asked))
+    file = tmp_path / "mine.toml"
+    file.write_text(commented(config), "utf-8")
+    assert config_to_be(asked_layers(file, None)) == config == of_train(asked_layers(file, None))
+    assert commented(config_to_be(asked_layers(file, None))) == file.read_text("utf-8")
+
+
+def test_a_written_config_has_every_key_under_what_it_does():
+    text = commented(resolve({"method": {"name": "far-without-dre"}}))
+    values, config = tomllib.loads(text), resolve({"method": {"name": "far-without-dre"}})
+    assert values == config.as_dict()
+    assert list(values) == list(SECTIONS)
+    above = dict(zip(text.splitlines()[1:], text.splitlines(), strict=False))
+    assert above["steps = 600"] == "# optimiser steps [a whole number, 1 or more; default: 1000]"
+    assert above["momentum = 0.9"] == "# of sgd [a number, 0 or more and below 1]"
+    assert above["# target = ..."] == "# the domain to adapt to"
+    assert above['kind = "uda"'].endswith('[one of "uda", "dg"]')
+    assert above["betas = [0.9, 0.999]"].endswith("[a list of 2 numbers, each 0 or more and below 1]")
+    assert "\n# FAR without the dual ranking entropy\n[method]\n" in text
+    assert above['dre = "none"'].endswith('default: "dual"; fixed by far-without-dre]')
+    flat = " ".join(text.replace("\n# ", " ").split())
+    for section in SECTIONS:
+        for option in described(type(getattr(config, section))):
+            assert option.description in flat, option.name
+    assert max(map(len, text.splitlines())) <= 120
+
+
+class Colour(Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+class StrangeOptions(MethodOptions):
+    """Options of kinds that the package's own methods do not have."""
+
+    needed: int = Field(ge=1, description="has no default")
+    bare: str = "x"
+    count: int | None = Field(None, gt=0, description="a\nline\tand another\x07")
+    colour: Colour = Field(Colour.RED, description="an enumeration")
+    either: float | Literal["auto"] = Field("auto", description="two kinds")
+    table: dict[str, float] = Field(default_factory=lambda: {"a b": 1.0, "c": 2.0}, description="a table")
+    colours: tuple[Colour, ...] = Field((), description="several")
+
+
+@pytest.fixture
+def strange(monkeypatch):
+    """A method with these options, known for one test."""
+    monkeypatch.setattr(cards, "_registered", dict(cards._registered))
+    cards.add_card(cards.Card("strange", "odd", "none", "strange.py", False, 1, StrangeOptions))
+
+
+def test_options_of_any_kind_are_described_and_written(strange):
+    said = {option.name: option.as_dict() for option in described(StrangeOptions)}
+    assert said["needed"] == {
+        "name": "needed", "description": "has no default", "default": None, "type": "integer", "minimum": 1,
+    }  # fmt: skip
+    assert (said["count"]["description"], said["count"]["type"]) == ("a line and another", "integer")
+    assert said["colour"]["enum"] == said["colours"]["items"]["enum"] == ["red", "blue"]
+    config = resolve({"method": {"name": "strange", "needed": 3}})
+    text = commented(config)
+    assert tomllib.loads(text)["method"] == config.as_dict()["method"]
+    assert resolve(tomllib.loads(text)) == config
+    assert '# an enumeration [one of "red", "blue"]\ncolour = "red"\n' in text
+    assert '# two kinds [a number or "auto"]\neither = "auto"\n' in text
+    assert "# a line and another [a whole number, above 0]\n# count = ...\n" in text
+    for width in (None, 100, 30):
+        page = as_text(find_entry("strange"), width)
+        assert all(option in page for option in StrangeOptions.model_fields)
+
+
+@pytest.mark.parametrize("name", list_methods())
+def test_a_methods_page_has_every_option_with_default_and_sentence(name):
+    entry = find_entry(name)
+    values, lines = as_values(entry), as_text(entry, None).splitlines()
+    assert lines[0] == f"{name}: {entry.summary}"
+    assert all(any(fact in line for line in lines) for fact in (entry.card.reference, entry.card.file))
+    assert [option["name"] for option in values["options"]] == list(entry.card.options.model_fields)
+    resolved = resolve({"method": {"name": name}}).as_dict()["method"]
+    for option in values["options"]:
+        assert option["type"]
+        assert option["default"] == resolved[option["name"]]
+        (line,) = [line for line in lines if line.startswith(f"  {option['name']} = ")]
+        assert option["description"] in line
+        assert option["fixed"] == (f"fixed by {name}" in line) == (f"method.{option['name']}" in values["sets"])
+    for width in (60, 80, 120):
+        wrapped = as_text(entry, width)
+        assert max(map(len, wrapped.splitlines()[1:])) <= width
+        assert " ".join(wrapped.split()) == " ".join(" ".join(lines).split())
 
 
 def test_a_stored_config_is_completed_by_defaults_and_not_by_todays_presets():

@@ -191,6 +191,18 @@ def test_names_of_methods_and_tasks_are_taken_in_any_case(home):
     assert afield.create_method("Far+", num_classes=2, num_sources=2, network={"width": 8})
 
 
+def test_the_options_of_the_command_line_are_arguments_too(home):
+    named = {"backbone": "digit", "pretrained": False, "weights": "", "lr": 0.01, "batch_size": 4, "device": "cpu"}
+    run = afield.train(
+        target="uci", method="baseline", steps=1, out="runs/named", **named, settings={"network.width": 8}
+    )
+    config = run.records[0]["config"]
+    assert {**config["network"], **config["training"]}.items() >= named.items()
+    assert afield.train(out="runs/named", resume=True, **named).accuracy == run.accuracy
+    with pytest.raises(afield.AfieldError, match=r"cannot resume with training\.lr = 0\.02: .* with 0\.01"):
+        afield.train(out="runs/named", resume=True, lr=0.02)
+
+
 def test_a_run_says_in_one_line_what_it_is(run):
     assert repr(run).startswith("Run('runs/x', selector='last', step=4, accuracy={'mnist': 0.")
     assert len(repr(run)) < 200

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from support.images import write_folder
+
 ROOT = Path(__file__).parents[1]
 SLOW = ("torch", "lightning", "timm", "torchvision", "matplotlib", "sklearn", "skimage", "scipy", "h5py", "pyarrow")
 # Calls the command line with the words that follow, then says which of the libraries are loaded.
@@ -35,6 +37,10 @@ def call(*words):
         ["train", "--help"],
         ["methods"],
         ["methods", "--json"],
+        ["methods", "far"],
+        ["methods", "FAR-paper", "--json"],
+        ["config"],
+        ["config", "--method", "dann", "--data", "digit5", "--target", "mm", "--backbone", "resnet18", "--pretrained"],
         ["data"],
         ["table", "results/digits", "--plan", "plans/digits.toml"],
         ["table", "results/digits", "--protocol", "digits/embedded", "--markdown"],
@@ -54,14 +60,30 @@ def test_data_show_imports_no_torch(tmp_path):
     assert (code, set(loaded) - {"matplotlib"}) == (0, set()), "matplotlib has the sheet's font"
 
 
+def test_a_config_for_ones_own_images_imports_no_torch(tmp_path):
+    write_folder(tmp_path / "photos", {"camera1": {"bus": 2, "car": 2}, "camera2": {"bus": 2, "car": 2}})
+    assert call("config", "--data", str(tmp_path / "photos"), "--target", "camera2") == [0, []]
+
+
 @pytest.mark.parametrize(
-    "words", [["table", "nowhere"], ["data", "show", "digit"], ["trian"], ["train", "--stesp", "3"]], ids=" ".join
+    "words",
+    [
+        ["table", "nowhere"],
+        ["data", "show", "digit"],
+        ["trian"],
+        ["train", "--stesp", "3"],
+        ["methods", "fra"],
+        ["config", "--lr", "0"],
+    ],
+    ids=" ".join,
 )
 def test_a_mistake_is_refused_without_torch(words):
     assert call(*words) == [2, []]
 
 
-@pytest.mark.parametrize("package", ["config", "results", "data.registry", "data.contact_sheet", "app.show"])
+@pytest.mark.parametrize(
+    "package", ["config", "results", "data.registry", "data.contact_sheet", "app.show", "app.asked"]
+)
 def test_what_these_commands_use_imports_no_torch(package):
     code = (
         "import importlib, pkgutil, sys\n"

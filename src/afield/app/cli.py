@@ -11,6 +11,29 @@ import typer
 from rich.console import Console
 
 from afield import __version__
+from afield.app.config_command import config as config_command
+from afield.app.options import (
+    Backbone,
+    BatchSize,
+    ConfigFile,
+    Data,
+    Device,
+    LearningRate,
+    MethodName,
+    Pretrained,
+    Seed,
+    Settings,
+    SkipBad,
+    Sources,
+    Steps,
+    Target,
+    Task,
+    Weights,
+    data_names,
+    method_names,
+    parsed_settings,
+    parsed_sources,
+)
 from afield.errors import AfieldError, unknown
 
 # Commands import what they need when they run: torch takes seconds, and most commands do not need it.
@@ -36,26 +59,7 @@ INTERRUPTED_HINTS = {
 }
 
 
-def method_names(incomplete: str) -> list[str]:
-    """For a shell's completion."""
-    from afield.config.catalogue import list_methods
-
-    return [name for name in list_methods() if name.startswith(incomplete.lower())]
-
-
-def data_names(incomplete: str) -> list[str]:
-    """For a shell's completion."""
-    from afield.data.registry import list_data
-
-    return [name for name in list_data() if name.startswith(incomplete)]
-
-
-Settings = Annotated[
-    list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Set one key of the config.")
-]
-SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Leave out unreadable images and count them.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a run that is already in the output folder.")]
-Seed = Annotated[int | None, typer.Option(help="Seed of everything random; default: 0.")]
 CheckpointFile = Annotated[Path, typer.Argument(help="A run's folder, such as runs/x, or a checkpoint of it.")]
 
 
@@ -99,24 +103,20 @@ def demo(
 )
 def train(
     folder: Annotated[Path, typer.Option("--out", help="Folder for the run.")],
-    data: Annotated[
-        str | None,
-        typer.Option(help="Data set, folder or file; see `afield data`; default: digits.", autocompletion=data_names),
-    ] = None,
-    task: Annotated[
-        str | None, typer.Option(help="uda (trains on target images without labels; default) or dg (without them).")
-    ] = None,
-    target: Annotated[str | None, typer.Option(help="Domain to adapt to.")] = None,
-    sources: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME,NAME", help="Labelled domains; may be repeated; default: all but the target."),
-    ] = None,
-    method: Annotated[
-        str | None, typer.Option(help="Method; see `afield methods`; default: far.", autocompletion=method_names)
-    ] = None,
-    steps: Annotated[int | None, typer.Option(help="Optimiser steps; default: what suits the data set.")] = None,
+    data: Data = None,
+    task: Task = None,
+    target: Target = None,
+    sources: Sources = None,
+    method: MethodName = None,
+    backbone: Backbone = None,
+    pretrained: Pretrained = None,
+    weights: Weights = None,
+    steps: Steps = None,
+    lr: LearningRate = None,
+    batch_size: BatchSize = None,
+    device: Device = None,
     seed: Seed = None,
-    config: Annotated[Path | None, typer.Option(help="TOML file of settings; options and --set override it.")] = None,
+    config: ConfigFile = None,
     settings: Settings = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue a run that was stopped.")] = False,
     overwrite: Overwrite = False,
@@ -129,20 +129,18 @@ def train(
     """Train a method on a task. The folder gets config, records, checkpoints and TensorBoard files."""
     from afield.app.show import run_table
     from afield.app.train import train as run_training
-    from afield.config.layers import parse_assignment
 
-    names = [name.strip() for text in sources or () for name in text.split(",")]
-    if "" in names:
-        raise AfieldError(f"--sources takes names such as mnist,uci, not '{','.join(names)}'")
-    assignments: dict[str, Any] = {"data.skip_bad": True} if skip_bad else {}
-    for text in settings or []:
-        assignments |= parse_assignment(text)
     run = run_training(
-        data, task, target, method, steps, seed, folder, sources=names or None, config=config, settings=assignments,
-        resume=resume, overwrite=overwrite, selector=selector, show_config=show_config,
+        data, task, target, method, steps, seed, folder, sources=parsed_sources(sources), backbone=backbone,
+        pretrained=pretrained, weights=weights, lr=lr, batch_size=batch_size, device=device, config=config,
+        settings=parsed_settings(settings, skip_bad), resume=resume, overwrite=overwrite, selector=selector,
+        show_config=show_config,
     )  # fmt: skip
     out.print(run_table(run))
     out.print(f"checkpoint: {run.checkpoint}")
+
+
+app.command("config", epilog="Example: afield config --method far --data photos/ --out mine.toml")(config_command)
 
 
 @app.command(epilog="Example: afield evaluate runs/x --domain street")
@@ -249,11 +247,23 @@ def pair_of_rows(text: str, rows: list[str]) -> tuple[str, str]:
     return next((pair for pair in pairs if set(pair) <= set(rows)), pairs[0])
 
 
-@app.command(epilog="Example: afield methods --json")
-def methods(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
-    """List the methods: what each is, what it needs, and its source."""
+@app.command(epilog="Example: afield methods far")
+def methods(
+    name: Annotated[
+        str | None, typer.Argument(help="Say all about this one.", show_default=False, autocompletion=method_names)
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """List the methods, what each is, what it needs, and its source; or describe one, with all its options."""
     from afield.config.catalogue import find_entry, list_methods
 
+    if name is not None:
+        from afield.app.method_page import as_text, as_values
+
+        one = find_entry(name)
+        # A pipe has no width: there each option is one line, however long.
+        print(json.dumps(as_values(one), indent=2) if as_json else as_text(one, out.width if out.is_terminal else None))
+        return
     entries = [find_entry(name).as_dict() for name in list_methods()]
     if as_json:
         print(json.dumps(entries, indent=2))

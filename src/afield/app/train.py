@@ -11,16 +11,17 @@ import torch
 from lightning.fabric import Fabric
 from torch.multiprocessing.spawn import ProcessExitedException
 
+from afield.app.asked import asked_layers, check_early, choose_config, data_options
 from afield.config.data import OWN_PRESETS, DataOptions
-from afield.config.layers import Config, Values, by_section, check_same, merge, read_config, resolve, stack
-from afield.config.options import validated
+from afield.config.layers import Config, read_config
 from afield.config.upgrade import upgraded
 from afield.data.domain import DomainSet
 from afield.data.entries import some_of
-from afield.data.open import open_data, suggested_settings
+from afield.data.open import open_data
 from afield.data.registry import builders
 from afield.errors import AfieldError
 from afield.files import check_unlocked
+from afield.networks import check_backbone
 from afield.results.folder import WHO, RunFolder
 from afield.results.run import Run, read_run
 from afield.results.selection import check_headline
@@ -44,6 +45,12 @@ def train(
     out: str | Path = "",
     *,
     sources: list[str] | None = None,
+    backbone: str | None = None,
+    pretrained: bool | None = None,
+    weights: str | Path | None = None,
+    lr: float | None = None,
+    batch_size: int | None = None,
+    device: str | None = None,
     config: str | Path | None = None,
     settings: dict[str, Any] | None = None,
     resume: bool = False,
@@ -56,10 +63,11 @@ def train(
 
     `data` is the name of a data set, a folder DOMAIN/CLASS/*.jpg, a manifest (.csv, .parquet), `hf:NAME`, or a
     `DomainSet`, such as `afield.from_arrays` makes. What is not given comes from `config` (a TOML file), then from the
-    presets of the data and the method. `settings` sets single keys, such as {"method.align_weight": 0.3}, and overrides
-    everything else. `out` is the run's folder; if it holds a run already, `resume` continues it, `overwrite` replaces
-    it, and without either it is an error. On standard error `progress` shows what is trained, notes about the data and
-    a bar; `show_config` shows the resolved config.
+    presets of the data and the method. `pretrained` starts the backbone from the weights that timm downloads, `weights`
+    from those in a file. `settings` sets single keys, such as {"method.align_weight": 0.3}, and overrides everything
+    else. `out` is the run's folder; if it holds a run already, `resume` continues it, `overwrite` replaces it, and
+    without either it is an error. On standard error `progress` shows what is trained, notes about the data and a bar;
+    `show_config` shows the resolved config.
     """
     if getattr(multiprocessing.current_process(), "_inheriting", False):  # or it would begin, or overwrite, runs anew
         raise AfieldError(GUARD)
@@ -70,14 +78,12 @@ def train(
     check_unlocked(folder.path, WHO)
     folder.check(resume, overwrite)
     name = data.name if isinstance(data, DomainSet) else (None if data is None else str(data))
-    named: Values = {
-        "data": {"name": name}, "task": {"kind": task, "target": target, "sources": sources},
-        "method": {"name": method}, "training": {"steps": steps, "seed": seed},
-    }  # fmt: skip
-    given = {section: {k: v for k, v in keys.items() if v is not None} for section, keys in named.items()}
-    layers = [read_config(Path(config)) if config else {}, given, by_section(settings or {})]
+    layers = asked_layers(
+        config, settings, data=name, task=task, target=target, sources=sources, method=method, backbone=backbone,
+        pretrained=pretrained, weights=weights, steps=steps, lr=lr, batch_size=batch_size, device=device, seed=seed,
+    )  # fmt: skip
     stored = [upgraded(read_config(folder.config))] if resume else []
-    check_early([*stored, *layers])
+    check_backbone(check_early(layers, stored).network.backbone)
     source: DomainSet | DataOptions = data if isinstance(data, DomainSet) else data_options(*stored, *layers)
     if isinstance(source, DataOptions) and source.name in builders() and source.name not in OWN_PRESETS:
         source = open_data(source)  # registered in this process, so that others could not open it by its name
@@ -88,37 +94,6 @@ def train(
     elif failure := _in_processes(make_fabric(resolved.training), carry_out):
         raise AfieldError(failure)
     return read_run(Path(out), selector)
-
-
-def check_early(layers: list[Values]) -> None:
-    """Raise what is wrong with a config before any data is loaded, which may take minutes.
-
-    Which preset suits a user's own images is not known yet; what is wrong with all of them is wrong.
-    """
-    options, errors = data_options(*layers), []
-    known = options.preset or options.name in OWN_PRESETS
-    for preset in [{}] if known else [{"data": {"preset": name}} for name in ("", "photos", "small")]:
-        try:
-            resolve(preset, *layers)
-        except AfieldError as error:
-            errors.append(error)
-        else:
-            return
-    raise errors[0]
-
-
-def data_options(*layers: Values) -> DataOptions:
-    """The data options in layers of a config."""
-    return validated(DataOptions, "data", stack(layers)["data"])
-
-
-def choose_config(domains: DomainSet, layers: list[Values], stored: list[Values]) -> Config:
-    """The config of a run: the given values over the preset that suits the data; for a resumed run the stored one."""
-    if not stored:
-        return resolve(suggested_settings(domains, data_options(*layers)), *layers)
-    config = resolve(*stored)
-    check_same(config, merge(*layers))
-    return config
 
 
 def _carry_out(

@@ -62,8 +62,10 @@ def resolve(*layers: Values) -> Config:
     entry = find_entry(name)
     check_preset(entry, given["method"])
     values = merge(data_preset(preset), entry.fixed, given)
-    if given["network"].get("backbone") == DIGIT_NETWORK and "pretrained" not in given["network"]:
-        values["network"].pop("pretrained", None)  # a preset's, for another backbone; this one has no such weights
+    network = given["network"]
+    otherwise = network.get("weights") or network.get("backbone") == DIGIT_NETWORK
+    if otherwise and "pretrained" not in network:
+        values["network"].pop("pretrained", None)  # a preset's, which gives way to weights of one's own and to none
     config = typed(name, values)
     check_target(entry, config.task.kind)
     if config.task.sources:

@@ -1,0 +1,77 @@
+"""From what a user asked for to the config of a run. Nothing here imports torch."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+from afield.config.data import OWN_PRESETS, DataOptions
+from afield.config.layers import Config, Values, by_section, check_same, merge, read_config, resolve, stack
+from afield.config.network import NetworkOptions
+from afield.config.options import validated
+from afield.data.domain import DomainSet
+from afield.data.open import open_data, suggested_settings
+from afield.errors import AfieldError
+
+NAMED = {
+    "data": "data.name", "task": "task.kind", "target": "task.target", "sources": "task.sources",
+    "method": "method.name", "backbone": "network.backbone", "pretrained": "network.pretrained",
+    "weights": "network.weights", "steps": "training.steps", "lr": "training.lr",
+    "batch_size": "training.batch_size", "device": "training.device", "seed": "training.seed",
+}  # fmt: skip
+"""The keys of a config that `afield.train` and the command line have a word of their own for."""
+
+
+def asked_layers(config: str | Path | None, settings: dict[str, Any] | None, **named: Any) -> list[Values]:
+    """The layers of a config that a user gives: a file, values by the names in NAMED (None: not given), single keys."""
+    plain = {name: str(value) if isinstance(value, Path) else value for name, value in named.items()}
+    given = by_section({NAMED[name]: value for name, value in plain.items() if value is not None})
+    return [read_config(Path(config)) if config else {}, given, by_section(settings or {})]
+
+
+def check_early(layers: list[Values], stored: list[Values]) -> Config:
+    """Raise what is wrong with a config before any data is loaded, which may take minutes; or return a config.
+
+    Which preset suits a user's own images is not known yet; what is wrong with all of them is wrong. The config is that
+    of the first preset with which nothing is.
+    """
+    options, errors = data_options(*stored, *layers), []
+    known = options.preset or options.name in OWN_PRESETS
+    for preset in [{}] if known else [{"data": {"preset": name}} for name in ("", "photos", "small")]:
+        try:
+            config = resolve(preset, *stored, *layers)
+        except AfieldError as error:
+            errors.append(error)
+        else:
+            if not stored:  # a checkpoint has its own
+                check_weights(config.network)
+            return config
+    raise errors[0]
+
+
+def check_weights(options: NetworkOptions) -> None:
+    """Raise unless the file is there that the backbone is to start from."""
+    path = os.path.expanduser(options.weights)  # noqa: PTH111 - no error where there is no such user
+    if options.weights and not os.path.isfile(path):  # noqa: PTH113 - false, not an error, for what can be no path
+        reason = "is a folder" if os.path.isdir(path) else "there is no such file"  # noqa: PTH112
+        raise AfieldError(f"cannot read network.weights: {options.weights}: {reason}")
+
+
+def data_options(*layers: Values) -> DataOptions:
+    """The data options in layers of a config."""
+    return validated(DataOptions, "data", stack(layers)["data"])
+
+
+def choose_config(domains: DomainSet, layers: list[Values], stored: list[Values]) -> Config:
+    """The config of a run: the given values over the preset that suits the data; for a resumed run the stored one."""
+    if not stored:
+        return resolve(suggested_settings(domains, data_options(*layers)), *layers)
+    config = resolve(*stored)
+    check_same(config, merge(*layers))
+    return config
+
+
+def config_to_be(layers: list[Values]) -> Config:
+    """The config that a run would have; images are looked at only where they decide about it."""
+    check_early(layers, [])
+    options = data_options(*layers)
+    return resolve(*layers) if options.name in OWN_PRESETS else choose_config(open_data(options), layers, [])

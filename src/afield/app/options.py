@@ -1,0 +1,76 @@
+"""The options that several commands share, and what becomes of their words."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from afield.errors import AfieldError
+
+
+def method_names(incomplete: str) -> list[str]:
+    """For a shell's completion."""
+    from afield.config.catalogue import list_methods
+
+    return [name for name in list_methods() if name.startswith(incomplete.lower())]
+
+
+def data_names(incomplete: str) -> list[str]:
+    """For a shell's completion."""
+    from afield.data.registry import list_data
+
+    return [name for name in list_data() if name.startswith(incomplete)]
+
+
+Data = Annotated[
+    str | None,
+    typer.Option(help="Data set, folder or file; see `afield data`; default: digits.", autocompletion=data_names),
+]
+Task = Annotated[
+    str | None, typer.Option(help="uda (trains on target images without labels; default) or dg (without them).")
+]
+Target = Annotated[str | None, typer.Option(help="Domain to adapt to.")]
+Sources = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME,NAME", help="Labelled domains; may be repeated; default: all but the target."),
+]
+MethodName = Annotated[
+    str | None, typer.Option(help="Method; see `afield methods`; default: far.", autocompletion=method_names)
+]
+Backbone = Annotated[
+    str | None, typer.Option(metavar="NAME", help="digit, or a timm model such as resnet50; default: by the images.")
+]
+Pretrained = Annotated[
+    bool | None, typer.Option("--pretrained/--no-pretrained", help="Start from the weights timm downloads, or do not.")
+]
+Weights = Annotated[str | None, typer.Option(metavar="FILE", help="Start the backbone from the weights in this file.")]
+Steps = Annotated[int | None, typer.Option(help="Optimiser steps; default: what suits the data set.")]
+LearningRate = Annotated[float | None, typer.Option("--lr", help="Learning rate; default: what suits the data set.")]
+BatchSize = Annotated[int | None, typer.Option(help="Images per domain in a batch; default: what suits the data set.")]
+Device = Annotated[
+    str | None, typer.Option(metavar="auto|cpu|cuda", help="Where to train; default: auto, a GPU where there is one.")
+]
+Seed = Annotated[int | None, typer.Option(help="Seed of everything random; default: 0.")]
+ConfigFile = Annotated[Path | None, typer.Option(help="TOML file of settings; options and --set override it.")]
+Settings = Annotated[
+    list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Set one key of the config.")
+]
+SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Leave out unreadable images and count them.")]
+
+
+def parsed_sources(texts: list[str] | None) -> list[str] | None:
+    """The names in all of --sources; None: not given."""
+    names = [name.strip() for text in texts or () for name in text.split(",")]
+    if "" in names:
+        raise AfieldError(f"--sources takes names such as mnist,uci, not '{','.join(names)}'")
+    return names or None
+
+
+def parsed_settings(texts: list[str] | None, skip_bad: bool) -> dict[str, Any]:
+    """The keys in all of --set, and what --skip-bad stands for."""
+    from afield.config.layers import parse_assignment
+
+    settings: dict[str, Any] = {"data.skip_bad": True} if skip_bad else {}
+    for text in texts or ():
+        settings |= parse_assignment(text)
+    return settings
