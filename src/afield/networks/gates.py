@@ -1,9 +1,10 @@
 """Spatial and channel attention gates (the paper's supplementary, section 1), and what they select."""
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
 from afield.precision import exact_mean, in_float32
 
@@ -55,34 +56,68 @@ class SmallConvolution(nn.Conv2d):
     """
 
     places: Tensor | None
+    uses: Tensor | None
 
     def __init__(self, inputs: int, outputs: int, kernel: int, size: Size | None = None) -> None:
         super().__init__(inputs, outputs, kernel, padding=kernel // 2)
         small = size is not None and size[0] * size[1] <= MOST_POSITIONS
-        places = weight_places(size, kernel) if size is not None and small else None
+        places, uses = weight_places(self.weight.shape, size) if size is not None and small else (None, None)
         self.register_buffer("places", places, persistent=False)
+        self.register_buffer("uses", uses, persistent=False)
         self.size = size
 
     def forward(self, maps: Tensor) -> Tensor:
         """(B, inputs, H, W) to (B, outputs, H, W)."""
         if self.places is None or self.bias is None or maps.shape[2:] != self.size:
             return super().forward(maps)
-        positions = self.places.shape[1]
-        # (outputs, inputs, to, from); as a matrix, from (inputs, from) to (outputs, to).
-        matrix = (self.weight.flatten(2) @ self.places.flatten(1)).view(*self.weight.shape[:2], positions, positions)
-        matrix = matrix.permute(1, 3, 0, 2).reshape(self.in_channels * positions, -1)
+        matrix = _Placed.apply(self.weight.flatten(), self.places, self.uses)
         moved: Tensor = (maps.flatten(1) @ matrix).view(-1, self.out_channels, *maps.shape[2:])
         return moved + self.bias[:, None, None]
 
 
-def weight_places(size: Size, kernel: int) -> Tensor:
-    """(kernel * kernel, to, from): 1 where the output at `to` weighs the input at `from` by that weight, else 0."""
-    rows, columns = (torch.arange(side) for side in size)
-    row, column = (grid.flatten() for grid in torch.meshgrid(rows, columns, indexing="ij"))
-    down, across = (values[None, :] - values[:, None] + kernel // 2 for values in (row, column))
-    inside = (down >= 0) & (down < kernel) & (across >= 0) & (across < kernel)
-    weights = torch.arange(kernel * kernel).view(-1, 1, 1)
-    return ((weights == down * kernel + across) & inside).float()
+class _Placed(torch.autograd.Function):
+    """Values at the places that ask for them, and zeros where none is asked for.
+
+    The gradient of a value is the sum over its uses, which are known: torch's own would add them up one by one.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, places: Tensor, uses: Tensor) -> Tensor:
+        ctx.save_for_backward(uses)
+        return pad(values, (0, 1))[places]
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        (uses,) = ctx.saved_tensors
+        return pad(gradients[0].flatten(), (0, 1))[uses].sum(dim=1), None, None
+
+
+def weight_places(shape: torch.Size, size: Size) -> tuple[Tensor, Tensor]:
+    """Where a convolution's weights stand in its matrix from (inputs, positions) to (outputs, positions).
+
+    The first tensor names for each element of the matrix the weight that it is, or one past the last for none. The
+    second names for each weight the elements that it is, one per position of the output, or one past the last.
+    """
+    outputs, inputs, kernel, _ = shape
+    (height, width), positions = size, size[0] * size[1]
+    position, reach = torch.arange(positions), kernel // 2
+    row, column = position // width, position % width
+    output, into = torch.arange(outputs), torch.arange(inputs)
+
+    # (from, to): the offset by which the output at `to` sees the input at `from`.
+    down, across = (of[:, None] - of + reach for of in (row, column))
+    seen = (down >= 0) & (down < kernel) & (across >= 0) & (across < kernel)
+    weight = (output[:, None] * inputs + into[:, None, None, None]) * kernel**2 + (down * kernel + across)[:, None]
+    places = torch.where(seen[:, None], weight, shape.numel()).reshape(inputs * positions, outputs * positions)
+
+    # (offset, to): the input that the output at `to` sees by an offset.
+    offset = torch.arange(kernel**2)[:, None]
+    up, left = row + offset // kernel - reach, column + offset % kernel - reach
+    inside = (up >= 0) & (up < height) & (left >= 0) & (left < width)
+    source = into[:, None, None] * positions + up * width + left
+    element = (source * outputs + output[:, None, None, None]) * positions + position
+    uses = torch.where(inside, element, places.numel()).reshape(shape.numel(), positions)
+    return places, uses
 
 
 class Gate(nn.Module):
