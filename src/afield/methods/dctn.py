@@ -102,29 +102,28 @@ class DCTN(Method):
         pairs = [torch.cat((source, vectors[-1])) for source in vectors[:-1]]
         with self.layout.of((b, False), (b, True)):
             scores = torch.stack([C(pair) for C, pair in zip(self.classifier, pairs, strict=True)])
-        told = torch.stack([D(pair.detach()).squeeze(1) for D, pair in zip(self.discriminators, pairs, strict=True)])
-        undecided = torch.stack(
-            [run_aside(D, p, frozen=True).squeeze(1) for D, p in zip(self.discriminators, pairs, strict=True)]
-        )
-
         # D_j's score is the logit of "source j": -log D = softplus(-score), -log(1 - D) = softplus(score).
+        told = torch.stack([D(pair.detach()).squeeze(1) for D, pair in zip(self.discriminators, pairs, strict=True)])
         on_source, on_target = softplus(-told[:, :b]).mean(dim=1), softplus(told[:, b:]).mean(dim=1)
-        confusion = (softplus(-undecided) + softplus(undecided)).mean(dim=1) / 2
-        hardest = (on_source + on_target).argmax(dim=0, keepdim=True)
-
         with torch.no_grad():
             self.concentration.lerp_(on_source[:, None].to(self.concentration.dtype), 1 / BATCHES_AVERAGED)
-            confidence, labels = self.vote(told[:, b:], scores[:, b:]).exp().max(dim=1)
-            believed = (confidence >= self.options.threshold).to(confidence.dtype)
-        learned = torch.stack([cross_entropy(s, labels, reduction="none") for s in scores[:, b:]]).mean(dim=0)
-        pseudo_labels = (believed * learned).mean()
         losses = {
             "classification": cross_entropy(scores[:, :b].flatten(0, 1), batch.labels),
             "discriminators": (on_source + on_target).sum(),
         }
         if self.phase == 0:
             return losses
+
+        undecided = torch.stack(
+            [run_aside(D, p, frozen=True).squeeze(1) for D, p in zip(self.discriminators, pairs, strict=True)]
+        )
+        confusion = (softplus(-undecided) + softplus(undecided)).mean(dim=1) / 2
+        hardest = (on_source + on_target).argmax(dim=0, keepdim=True)
+        with torch.no_grad():
+            confidence, labels = self.vote(told[:, b:], scores[:, b:]).exp().max(dim=1)
+            believed = (confidence >= self.options.threshold).to(confidence.dtype)
+        learned = torch.stack([cross_entropy(s, labels, reduction="none") for s in scores[:, b:]]).mean(dim=0)
         return losses | {
             "confusion": self.options.confusion_weight * confusion.gather(0, hardest).sum(),
-            "pseudo_labels": self.options.pseudo_label_weight * pseudo_labels,
+            "pseudo_labels": self.options.pseudo_label_weight * (believed * learned).mean(),
         }
