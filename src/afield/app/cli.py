@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from afield import __version__
-from afield.errors import AfieldError, unknown
+from afield.errors import AfieldError, MissingMethodError, unknown
 
 # Commands import what they need when they run: torch takes seconds, and most commands do not need it.
 
@@ -43,6 +43,13 @@ def method_names(incomplete: str) -> list[str]:
     return [name for name in list_methods() if name.startswith(incomplete.lower())]
 
 
+def name_of_method(given: str | None) -> str | None:
+    """The name of the method given; one from outside is imported now, so that a mistake in it is found before torch."""
+    from afield.config.outside import import_method, is_reference
+
+    return import_method(given) if given and is_reference(given) else given
+
+
 def data_names(incomplete: str) -> list[str]:
     """For a shell's completion."""
     from afield.data.registry import list_data
@@ -56,6 +63,10 @@ Settings = Annotated[
 SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Leave out unreadable images and count them.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a run that is already in the output folder.")]
 Seed = Annotated[int | None, typer.Option(help="Seed of everything random; default: 0.")]
+MethodAgain = Annotated[
+    str | None,
+    typer.Option("--method", metavar="FILE", help="Where its method is, if not part of afield: ./mine.py or a.b:Name."),
+]
 CheckpointFile = Annotated[Path, typer.Argument(help="A run's folder, such as runs/x, or a checkpoint of it.")]
 
 
@@ -112,7 +123,11 @@ def train(
         typer.Option(metavar="NAME,NAME", help="Labelled domains; may be repeated; default: all but the target."),
     ] = None,
     method: Annotated[
-        str | None, typer.Option(help="Method; see `afield methods`; default: far.", autocompletion=method_names)
+        str | None,
+        typer.Option(
+            help="Method; see `afield methods`; default: far. Your own: ./mine.py or package.module:Name.",
+            autocompletion=method_names,
+        ),
     ] = None,
     steps: Annotated[int | None, typer.Option(help="Optimiser steps; default: what suits the data set.")] = None,
     seed: Seed = None,
@@ -127,6 +142,7 @@ def train(
     show_config: Annotated[bool, typer.Option("--show-config", help="Print all settings of the run first.")] = False,
 ) -> None:
     """Train a method on a task. The folder gets config, records, checkpoints and TensorBoard files."""
+    method = name_of_method(method)
     from afield.app.show import run_table
     from afield.app.train import train as run_training
     from afield.config.layers import parse_assignment
@@ -152,13 +168,15 @@ def evaluate(
         str | None, typer.Option(help="Data set; default: the one it was trained on.", autocompletion=data_names)
     ] = None,
     domain: Annotated[list[str] | None, typer.Option(help="Domain; may be repeated; default: all.")] = None,
+    method: MethodAgain = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Measure a checkpoint's accuracy on the test images of domains."""
+    method = name_of_method(method)
     from afield.app.evaluate import evaluate_checkpoint
     from afield.app.show import evaluation_table
 
-    results = evaluate_checkpoint(checkpoint, data, domain)
+    results = evaluate_checkpoint(checkpoint, data, domain, method=method)
     if as_json:
         print(json.dumps(results))
         return
@@ -172,13 +190,15 @@ def predict(
     file: Annotated[
         Path | None, typer.Option("--out", help="A .csv or .json file; default: CSV to the screen.")
     ] = None,
+    method: MethodAgain = None,
     skip_bad: SkipBad = False,
 ) -> None:
     """Classify images: file, class and probability, as CSV or JSON."""
+    method = name_of_method(method)
     from afield.app.predict import check_output, predict_files, write_predictions
 
     check_output(file)
-    predictions, skipped = predict_files(checkpoint, images, skip_bad)
+    predictions, skipped = predict_files(checkpoint, images, skip_bad, method=method)
     write_predictions(predictions, file)
     if skipped:
         print(f"skipped {len(skipped)} unreadable: {', '.join(map(str, skipped))}", file=sys.stderr)
@@ -252,17 +272,17 @@ def pair_of_rows(text: str, rows: list[str]) -> tuple[str, str]:
 @app.command(epilog="Example: afield methods --json")
 def methods(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
     """List the methods: what each is, what it needs, and its source."""
-    from afield.config.catalogue import find_entry, list_methods
+    from afield.config.catalogue import describe_methods
 
-    entries = [find_entry(name).as_dict() for name in list_methods()]
+    entries = describe_methods()
     if as_json:
         print(json.dumps(entries, indent=2))
         return
     width = max(len(entry["name"]) for entry in entries) + 2
     for entry in entries:
-        needs = f"{', '.join(entry['tasks'])}; {entry['min_sources']} or more sources"
         print(f"{entry['name']:{width}}{entry['summary']}")
-        print(f"{'':{width}}{needs}; {entry['reference']}; {entry['file']}")
+        needs = [f"{', '.join(entry['tasks'])}; {entry['min_sources']} or more sources"] if entry["tasks"] else []
+        print(f"{'':{width}}{'; '.join([*needs, *filter(None, (entry['reference'], entry['file']))])}")
 
 
 @data_app.callback()
@@ -335,6 +355,8 @@ def main() -> None:
             hints = [hint for command, hint in INTERRUPTED_HINTS.items() if sys.argv[1:2] == [command]]
             print("; ".join(["afield: interrupted", *hints]), file=sys.stderr)
         sys.exit(code)
+    except MissingMethodError as error:
+        fail(error.for_command)
     except AfieldError as error:
         fail(str(error))
     except OSError as error:
