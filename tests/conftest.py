@@ -17,10 +17,13 @@ import torch
 from hypothesis import settings as hypothesis_settings
 
 import afield
+from afield.config import cards, outside
 from afield.data import registry as data_registry
 from afield.data.domain import Domain, DomainSet, Split
 from afield.data.registry import register_data
+from afield.methods import registry as method_registry
 from support.digit5_files import fill
+from support.outside import forget
 
 torch.set_num_threads(1)
 hypothesis_settings.register_profile("afield", deadline=None)  # how long an example takes depends on the machine
@@ -76,6 +79,17 @@ def toy():
 def train_toy(toy):
     """The function that trains on it."""
     return run_toy
+
+
+@pytest.fixture
+def own_methods(monkeypatch):
+    """What a test registers and imports is gone after it."""
+    monkeypatch.setattr(method_registry, "_methods", dict(method_registry._methods))
+    monkeypatch.setattr(cards, "_registered", dict(cards._registered))
+    monkeypatch.setattr(outside, "_executed", {})
+    forget()  # what tests before it have left
+    yield
+    forget()
 
 
 @pytest.fixture

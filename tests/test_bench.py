@@ -392,6 +392,7 @@ def test_a_folder_that_is_not_a_benchmarks_or_in_use_or_about_other_images_is_le
 
 def test_a_process_that_dies_fails_its_job_and_is_replaced(monkeypatch, tmp_path):
     monkeypatch.setattr(engines, "serve", serve_or_die)
+    monkeypatch.setattr(engines, "parcel", lambda job, folder: (job, folder))
     monkeypatch.setattr(engines, "machine_parts", lambda count: [{"CUDA_VISIBLE_DEVICES": "7"}] * count)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     tasks = [(job, tmp_path) for job in ("one", "fatal", "two", "three")]

@@ -1,6 +1,5 @@
 """What README and docs say is so: examples run, the method table is complete, figures come from the records."""
 
-import ast
 import importlib.util
 import json
 import os
@@ -8,6 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
@@ -15,16 +15,17 @@ from types import ModuleType
 
 import numpy as np
 import pytest
+import tomli_w
 
 import afield
+from afield.app.cli import main
 from afield.bench.run import read_plan
-from afield.config import cards
 from afield.config.plan import identity_of_record, plan_jobs, read_plan_file
 from afield.data import registry as data_registry
-from afield.methods import registry
 from afield.results.records import read_runs
 from support.command import COMMAND
 from support.images import write_folder
+from support.outside import forget
 
 ROOT = Path(__file__).parents[1]
 README_FILE = ROOT / "README.md"
@@ -107,26 +108,42 @@ def test_links_to_headings_name_headings():
             assert anchor in heading_anchors(there), (document.name, link, anchor)
 
 
-def test_the_added_method_of_the_documents_trains(tmp_path, monkeypatch):
-    monkeypatch.setattr(registry, "_methods", dict(registry._methods))
-    monkeypatch.setattr(cards, "_registered", dict(cards._registered))
-    # As a file, because a registered method names the file it comes from.
-    file = tmp_path / "mean_matching.py"
-    (example,) = PYTHON.findall(METHODS_PAGE)
-    file.write_text(example, "utf-8")
-    load_script(file)
-    settings = {"network.width": 8, "training.batch_size": 4, "method.weight": 0.3}
-    run = afield.train("digits", "uda", "uci", "mean-matching", 2, 0, tmp_path / "run", settings=settings)
-    assert "uci" in run.accuracy
+@pytest.mark.usefixtures("own_methods")
+def test_the_added_method_of_the_documents_works_as_written_with_fewer_steps(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    own_file, notebook = PYTHON.findall(METHODS_PAGE)
+    imported = {module.split(".")[0] for module in re.findall(r"^from (\S+) import", own_file, re.MULTILINE)}
+    assert imported == {"afield", "torch", "pydantic"}
+    Path("mean_matching.py").write_text(own_file, "utf-8")
+    write_folder(Path("photos"), {"camera": 2}, suffix=".jpg")
+    tiny = {"network.width": 8, "training.batch_size": 4, "training.steps": 2}
+    settings = [word for key, value in tiny.items() for word in ("--set", f"{key}={value}")]
+    commands = re.findall(r"```bash\n(.*?)```", METHODS_PAGE, re.DOTALL)[0].splitlines()
+    assert [shlex.split(command)[1] for command in commands] == ["train", "train", "evaluate", "predict"]
+    for number, command in enumerate(commands):
+        forget()
+        monkeypatch.setattr(sys, "argv", [*shlex.split(command), *(settings if not number else [])])
+        with pytest.raises(SystemExit) as stopped:
+            main()
+        assert stopped.value.code == 0, capsys.readouterr().err
     with pytest.raises(afield.AfieldError, match="needs target images"):
-        afield.train("digits", "dg", "uci", "mean-matching", 2, 0, tmp_path / "dg", settings=settings)
+        afield.train("digits", "dg", "uci", "./mean_matching.py", out="runs/dg")
 
-
-def test_the_added_method_is_known_without_importing_it_once_it_lies_in_the_package():
-    (example,) = PYTHON.findall(METHODS_PAGE)
-    (card,) = cards._Reader({"mean_matching": ast.parse(example)}).cards_of("mean_matching")
-    assert (card.name, card.needs_target) == ("mean-matching", True)
-    assert card.options().weight == 1.0
+    plan = re.findall(r"```toml\n(.*?)```", METHODS_PAGE, re.DOTALL)[0]
+    Path("plan.toml").write_text(plan, "utf-8")
+    assert [job.place.label for job in read_plan(Path("plan.toml"))][::15] == [
+        "far",
+        "mean-matching",
+        "mean matching, weak",
+    ]
+    forget()
+    few = {"targets": ["uci"], "seeds": [0], "settings": tiny}
+    plan = tomllib.loads(plan) | few | {"methods": ["mean-matching"], "rows": []}
+    Path("plan.toml").write_text(tomli_w.dumps(plan), "utf-8")
+    names = {"__name__": "notebook"}
+    exec(own_file, names)
+    exec(notebook.replace("steps=400", "steps=2").replace("workers=2", "workers=1"), names)
+    assert (names["result"].recorded, names["model"].config.method_name) == (1, "mean-matching")
 
 
 def test_the_method_table_names_every_method():

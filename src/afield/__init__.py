@@ -12,14 +12,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from afield.app.model import Model, load
     from afield.app.train import train
+    from afield.bench.run import run_bench
     from afield.config.catalogue import list_methods
+    from afield.config.options import MethodOptions
     from afield.data.arrays import from_arrays
     from afield.data.batches import Batch
     from afield.data.domain import Domain, DomainSet, Split
     from afield.data.registry import list_data, register_data
     from afield.errors import AfieldError
     from afield.methods.create import create_method
-    from afield.methods.method import Method
+    from afield.methods.method import Learning, Losses, Method, Shape
     from afield.methods.registry import register_method
     from afield.results.run import Run
 
@@ -33,9 +35,13 @@ __all__ = [
     "Batch",
     "Domain",
     "DomainSet",
+    "Learning",
+    "Losses",
     "Method",
+    "MethodOptions",
     "Model",
     "Run",
+    "Shape",
     "Split",
     "create_method",
     "from_arrays",
@@ -44,6 +50,7 @@ __all__ = [
     "load",
     "register_data",
     "register_method",
+    "run_bench",
     "train",
 ]
 
@@ -52,9 +59,13 @@ _HOMES = {
     "Batch": "data.batches",
     "Domain": "data.domain",
     "DomainSet": "data.domain",
+    "Learning": "methods.method",
+    "Losses": "methods.method",
     "Method": "methods.method",
+    "MethodOptions": "config.options",
     "Model": "app.model",
     "Run": "results.run",
+    "Shape": "methods.method",
     "Split": "data.domain",
     "create_method": "methods.create",
     "from_arrays": "data.arrays",
@@ -63,6 +74,7 @@ _HOMES = {
     "load": "app.model",
     "register_data": "data.registry",
     "register_method": "methods.registry",
+    "run_bench": "bench.run",
     "train": "app.train",
 }
 

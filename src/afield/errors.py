@@ -1,11 +1,29 @@
 """Errors a user can cause. Each is one line that says what is wrong and what would be right."""
 
+import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 
 
 class AfieldError(Exception):
     """Something the user asked for cannot be done; the command line prints it and exits with 2."""
+
+
+class MissingMethodError(AfieldError):
+    """The method of a run or a checkpoint is not part of afield, and is not known in this process."""
+
+    def __init__(self, whose: str, name: str, origin: str) -> None:
+        # A stranger may have written the origin: it is repeated only where it looks like one.
+        is_module = re.fullmatch(r"(?!__)[\w.]+:[\w.]+", origin)
+        self.again = origin if is_module or re.fullmatch(r"[\w .+-]+\.py", origin) else "mine.py"
+        place = "module" if is_module else "file"
+        self.said = f"{whose} method '{name}' is not part of afield: name the {place} it is in again, such as "
+        super().__init__(f"{self.said}method='{self.again}'")
+
+    @property
+    def for_command(self) -> str:
+        """The same with the command line's option in place of the argument."""
+        return f"{self.said}--method {self.again}"
 
 
 def unknown(what: str, given: str, known: Iterable[str]) -> AfieldError:

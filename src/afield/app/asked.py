@@ -4,13 +4,17 @@ import os
 from pathlib import Path
 from typing import Any
 
+from afield.config.catalogue import check_there
 from afield.config.data import OWN_PRESETS, DataOptions
 from afield.config.layers import Config, Values, by_section, check_same, merge, read_config, resolve, stack
 from afield.config.network import NetworkOptions
 from afield.config.options import validated
+from afield.config.outside import followed
+from afield.config.upgrade import upgraded
 from afield.data.domain import DomainSet
 from afield.data.open import open_data, suggested_settings
 from afield.errors import AfieldError
+from afield.results.folder import RunFolder, first_event
 
 NAMED = {
     "data": "data.name", "task": "task.kind", "target": "task.target", "sources": "task.sources",
@@ -25,7 +29,22 @@ def asked_layers(config: str | Path | None, settings: dict[str, Any] | None, **n
     """The layers of a config that a user gives: a file, values by the names in NAMED (None: not given), single keys."""
     plain = {name: str(value) if isinstance(value, Path) else value for name, value in named.items()}
     given = by_section({NAMED[name]: value for name, value in plain.items() if value is not None})
-    return [read_config(Path(config)) if config else {}, given, by_section(settings or {})]
+    return [read_layer(Path(config)) if config else {}, followed(given), followed(by_section(settings or {}))]
+
+
+def read_layer(path: Path) -> Values:
+    """A config file of the user's. One in a run's folder is that run's, and no reference in it is followed."""
+    values, folder = read_config(path), RunFolder(path.parent)
+    return values if path.name == folder.config.name and folder.holds_run else followed(values)
+
+
+def read_stored(folder: RunFolder) -> Values:
+    """The config of the run in a folder, whose method must be known: nothing is imported because a folder says so."""
+    stored = upgraded(read_config(folder.config))
+    section = stored.get("method")
+    name = section.get("name") if isinstance(section, dict) else None
+    check_there("the run's", name, first_event(folder.records).get("origin"))
+    return stored
 
 
 def check_early(layers: list[Values], stored: list[Values]) -> Config:

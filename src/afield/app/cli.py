@@ -19,6 +19,7 @@ from afield.app.options import (
     Data,
     Device,
     LearningRate,
+    MethodAgain,
     MethodName,
     Pretrained,
     Seed,
@@ -31,10 +32,11 @@ from afield.app.options import (
     Weights,
     data_names,
     method_names,
+    name_of_method,
     parsed_settings,
     parsed_sources,
 )
-from afield.errors import AfieldError, unknown
+from afield.errors import AfieldError, MissingMethodError, unknown
 
 # Commands import what they need when they run: torch takes seconds, and most commands do not need it.
 
@@ -127,6 +129,7 @@ def train(
     show_config: Annotated[bool, typer.Option("--show-config", help="Print all settings of the run first.")] = False,
 ) -> None:
     """Train a method on a task. The folder gets config, records, checkpoints and TensorBoard files."""
+    method = name_of_method(method)
     from afield.app.show import run_table
     from afield.app.train import train as run_training
 
@@ -150,13 +153,15 @@ def evaluate(
         str | None, typer.Option(help="Data set; default: the one it was trained on.", autocompletion=data_names)
     ] = None,
     domain: Annotated[list[str] | None, typer.Option(help="Domain; may be repeated; default: all.")] = None,
+    method: MethodAgain = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Measure a checkpoint's accuracy on the test images of domains."""
+    method = name_of_method(method)
     from afield.app.evaluate import evaluate_checkpoint
     from afield.app.show import evaluation_table
 
-    results = evaluate_checkpoint(checkpoint, data, domain)
+    results = evaluate_checkpoint(checkpoint, data, domain, method=method)
     if as_json:
         print(json.dumps(results))
         return
@@ -170,13 +175,15 @@ def predict(
     file: Annotated[
         Path | None, typer.Option("--out", help="A .csv or .json file; default: CSV to the screen.")
     ] = None,
+    method: MethodAgain = None,
     skip_bad: SkipBad = False,
 ) -> None:
     """Classify images: file, class and probability, as CSV or JSON."""
+    method = name_of_method(method)
     from afield.app.predict import check_output, predict_files, write_predictions
 
     check_output(file)
-    predictions, skipped = predict_files(checkpoint, images, skip_bad)
+    predictions, skipped = predict_files(checkpoint, images, skip_bad, method=method)
     write_predictions(predictions, file)
     if skipped:
         print(f"skipped {len(skipped)} unreadable: {', '.join(map(str, skipped))}", file=sys.stderr)
@@ -255,24 +262,24 @@ def methods(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """List the methods, what each is, what it needs, and its source; or describe one, with all its options."""
-    from afield.config.catalogue import find_entry, list_methods
+    from afield.config.catalogue import describe_methods, find_entry
 
     if name is not None:
         from afield.app.method_page import as_text, as_values
 
-        one = find_entry(name)
+        one = find_entry(str(name_of_method(name)))
         # A pipe has no width: there each option is one line, however long.
         print(json.dumps(as_values(one), indent=2) if as_json else as_text(one, out.width if out.is_terminal else None))
         return
-    entries = [find_entry(name).as_dict() for name in list_methods()]
+    entries = describe_methods()
     if as_json:
         print(json.dumps(entries, indent=2))
         return
     width = max(len(entry["name"]) for entry in entries) + 2
     for entry in entries:
-        needs = f"{', '.join(entry['tasks'])}; {entry['min_sources']} or more sources"
         print(f"{entry['name']:{width}}{entry['summary']}")
-        print(f"{'':{width}}{needs}; {entry['reference']}; {entry['file']}")
+        needs = [f"{', '.join(entry['tasks'])}; {entry['min_sources']} or more sources"] if entry["tasks"] else []
+        print(f"{'':{width}}{'; '.join([*needs, *filter(None, (entry['reference'], entry['file']))])}")
 
 
 @data_app.callback()
@@ -345,6 +352,8 @@ def main() -> None:
             hints = [hint for command, hint in INTERRUPTED_HINTS.items() if sys.argv[1:2] == [command]]
             print("; ".join(["afield: interrupted", *hints]), file=sys.stderr)
         sys.exit(code)
+    except MissingMethodError as error:
+        fail(error.for_command)
     except AfieldError as error:
         fail(str(error))
     except OSError as error:

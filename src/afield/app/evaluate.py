@@ -11,19 +11,24 @@ from afield.data.domain import DomainSet
 from afield.data.open import open_data
 from afield.data.task import LabelledView, UnlabelledView
 from afield.errors import AfieldError
+from afield.methods.registry import AnyMethod
 from afield.training.evaluation import Measure
 from afield.training.loop import best_device
 
 
 def evaluate_checkpoint(
-    checkpoint: Path, data: str | DomainSet | None = None, domains: Sequence[str] | None = None
+    checkpoint: Path,
+    data: str | DomainSet | None = None,
+    domains: Sequence[str] | None = None,
+    *,
+    method: AnyMethod | None = None,
 ) -> dict[str, Any]:
     """Accuracy, sample count and, where the method has them, diagnostics by domain, on the test splits.
 
     Without `data`, on the data set that the checkpoint was trained on. The accuracy on a domain without labels is None;
     how sure and how varied the predictions are, is then all that is known.
     """
-    model = load(checkpoint)
+    model = load(checkpoint, method=method)
     if not isinstance(data, DomainSet):
         options = model.config.data
         data = open_data(options if data is None else options.model_copy(update={"name": data}))

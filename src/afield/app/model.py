@@ -13,14 +13,14 @@ from pydantic import TypeAdapter
 from torch import Tensor, nn
 
 from afield.app.images import as_images
-from afield.config.catalogue import find_entry
+from afield.config.catalogue import canonical_name, check_there, find_entry
 from afield.config.layers import Config, resolve
 from afield.data.normalise import Normalise
 from afield.data.preprocessing import Preprocessing
 from afield.errors import AfieldError
 from afield.methods import Method
 from afield.methods.create import method_of
-from afield.methods.registry import find_method
+from afield.methods.registry import AnyMethod, find_method, name_of
 from afield.results.folder import RunFolder
 from afield.training.checkpoint import Checkpoint, load_checkpoint
 
@@ -69,13 +69,15 @@ class Model(nn.Module):
         return min(MOST_IMAGES, max(1, MOST_PIXELS // self.preprocessing.image_size**2))
 
 
-def load(path: str | Path) -> Model:
+def load(path: str | Path, *, method: AnyMethod | None = None) -> Model:
     """The model of a checkpoint, or of a run's folder, on the CPU.
 
-    Safe with files from strangers; anything but a checkpoint is an error.
+    Safe with files from strangers; anything but a checkpoint is an error. So a checkpoint never imports a method that
+    is not part of afield: unless it is registered already, `method` says again where it is, as for `afield.train`.
     """
     file = find_checkpoint(Path(path))
     checkpoint = load_checkpoint(file)
+    check_method(file, checkpoint, None if method is None else name_of(method))
     try:
         config = resolve(checkpoint.config)
         preprocessing = TypeAdapter(Preprocessing).validate_json(json.dumps(checkpoint.preprocessing), strict=True)
@@ -83,11 +85,20 @@ def load(path: str | Path) -> Model:
             raise AfieldError("its classes are not names")
         if not all(map(isfinite, (*preprocessing.mean, *preprocessing.std))) or min(preprocessing.std) <= 0:
             raise AfieldError("its normalisation divides by zero, or is no number")
-        method = _filled(checkpoint, config, preprocessing.image_size)
+        filled = _filled(checkpoint, config, preprocessing.image_size)
     except (AfieldError, RuntimeError, KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
         reason = f"{error} is missing" if isinstance(error, KeyError) else " ".join(str(error).split())[:200]
         raise AfieldError(f"{file} is damaged or from another version of afield: {reason}") from error
-    return Model(method, preprocessing, checkpoint.classes, config)
+    return Model(filled, preprocessing, checkpoint.classes, config)
+
+
+def check_method(file: Path, checkpoint: Checkpoint, given: str | None) -> None:
+    """Raise unless a checkpoint's method is known here, and is the one that the user has named, if any."""
+    section = checkpoint.config.get("method") if isinstance(checkpoint.config, dict) else None
+    name = section.get("name") if isinstance(section, dict) else None
+    if given is not None and canonical_name(given) != name:
+        raise AfieldError(f"{file} is of method '{name}', not '{given}'")
+    check_there(f"{file}: its", name, checkpoint.origin)
 
 
 def find_checkpoint(path: Path) -> Path:

@@ -35,7 +35,15 @@ Sources = Annotated[
     typer.Option(metavar="NAME,NAME", help="Labelled domains; may be repeated; default: all but the target."),
 ]
 MethodName = Annotated[
-    str | None, typer.Option(help="Method; see `afield methods`; default: far.", autocompletion=method_names)
+    str | None,
+    typer.Option(
+        help="Method; see `afield methods`; default: far. Your own: ./mine.py or package.module:Name.",
+        autocompletion=method_names,
+    ),
+]
+MethodAgain = Annotated[
+    str | None,
+    typer.Option("--method", metavar="FILE", help="Where its method is, if not part of afield: ./mine.py or a.b:Name."),
 ]
 Backbone = Annotated[
     str | None, typer.Option(metavar="NAME", help="digit, or a timm model such as resnet50; default: by the images.")
@@ -56,6 +64,13 @@ Settings = Annotated[
     list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Set one key of the config.")
 ]
 SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Leave out unreadable images and count them.")]
+
+
+def name_of_method(given: str | None) -> str | None:
+    """The name of the method given; one from outside is imported now, so that a mistake in it is found before torch."""
+    from afield.config.outside import import_method, is_reference
+
+    return import_method(given) if given and is_reference(given) else given
 
 
 def parsed_sources(texts: list[str] | None) -> list[str] | None:

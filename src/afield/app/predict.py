@@ -17,6 +17,7 @@ from afield.app.model import load
 from afield.data.pixels import UnreadableImageError
 from afield.errors import AfieldError
 from afield.files import write_whole
+from afield.methods.registry import AnyMethod
 from afield.training.loop import best_device
 
 FORMATS = (".csv", ".json")
@@ -25,10 +26,14 @@ Prediction = TypedDict("Prediction", {"file": str, "class": str, "probability": 
 
 
 def predict_files(
-    checkpoint: Path, paths: Sequence[Path], skip_bad: bool = False
+    checkpoint: Path,
+    paths: Sequence[Path],
+    skip_bad: bool = False,
+    *,
+    method: AnyMethod | None = None,
 ) -> tuple[list[Prediction], list[Path]]:
     """A prediction for each readable image, in order; and, if allowed, the unreadable ones that were left out."""
-    model = load(checkpoint)
+    model = load(checkpoint, method=method)
     files = find_images(paths)
     model.to(best_device())
     predictions: list[Prediction] = []

@@ -1,6 +1,5 @@
 """`afield.train`: one run, from what the user asked for to its result."""
 
-import multiprocessing
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -11,35 +10,34 @@ import torch
 from lightning.fabric import Fabric
 from torch.multiprocessing.spawn import ProcessExitedException
 
-from afield.app.asked import asked_layers, check_early, choose_config, data_options
+from afield.app.asked import asked_layers, check_early, choose_config, data_options, read_stored
 from afield.config.data import OWN_PRESETS, DataOptions
-from afield.config.layers import Config, read_config
-from afield.config.upgrade import upgraded
+from afield.config.layers import Config
 from afield.data.domain import DomainSet
 from afield.data.entries import some_of
 from afield.data.open import open_data
 from afield.data.registry import builders
 from afield.errors import AfieldError
 from afield.files import check_unlocked
+from afield.methods.registry import AnyMethod, name_of
 from afield.networks import check_backbone
 from afield.results.folder import WHO, RunFolder
 from afield.results.run import Run, read_run
 from afield.results.selection import check_headline
 from afield.training.assemble import opened
 from afield.training.loop import Loop, make_fabric
+from afield.training.processes import GUARD, Parcel, check_guarded, pack, unpack, without_nameless_script
 from afield.training.progress import Display
 
 MOST_NAMED = 8
 """Of more sources than these, only the number is shown."""
-
-GUARD = "a script that trains on several devices must do so under `if __name__ == '__main__':`"
 
 
 def train(
     data: "str | Path | DomainSet | None" = None,
     task: str | None = None,
     target: str | None = None,
-    method: str | None = None,
+    method: AnyMethod | None = None,
     steps: int | None = None,
     seed: int | None = None,
     out: str | Path = "",
@@ -62,15 +60,15 @@ def train(
     """Train a method on a task and return its result.
 
     `data` is the name of a data set, a folder DOMAIN/CLASS/*.jpg, a manifest (.csv, .parquet), `hf:NAME`, or a
-    `DomainSet`, such as `afield.from_arrays` makes. What is not given comes from `config` (a TOML file), then from the
-    presets of the data and the method. `pretrained` starts the backbone from the weights that timm downloads, `weights`
-    from those in a file. `settings` sets single keys, such as {"method.align_weight": 0.3}, and overrides everything
-    else. `out` is the run's folder; if it holds a run already, `resume` continues it, `overwrite` replaces it, and
-    without either it is an error. On standard error `progress` shows what is trained, notes about the data and a bar;
-    `show_config` shows the resolved config.
+    `DomainSet`, such as `afield.from_arrays` makes. `method` is a name or, for one that is not part of afield, a file
+    (`./mine.py`), `package.module:Name`, or the class itself. What is not given comes from `config` (a TOML file), then
+    from the presets of the data and the method. `pretrained` starts the backbone from the weights that timm downloads,
+    `weights` from those in a file. `settings` sets single keys, such as {"method.align_weight": 0.3}, and overrides
+    everything else. `out` is the run's folder; if it holds a run already, `resume` continues it, `overwrite` replaces
+    it, and without either it is an error. On standard error `progress` shows what is trained, notes about the data and
+    a bar; `show_config` shows the resolved config.
     """
-    if getattr(multiprocessing.current_process(), "_inheriting", False):  # or it would begin, or overwrite, runs anew
-        raise AfieldError(GUARD)
+    check_guarded()
     if str(out) in ("", "."):
         raise AfieldError("a run needs a folder of its own to write to: out")
     check_headline(selector)
@@ -79,31 +77,32 @@ def train(
     folder.check(resume, overwrite)
     name = data.name if isinstance(data, DomainSet) else (None if data is None else str(data))
     layers = asked_layers(
-        config, settings, data=name, task=task, target=target, sources=sources, method=method, backbone=backbone,
-        pretrained=pretrained, weights=weights, steps=steps, lr=lr, batch_size=batch_size, device=device, seed=seed,
+        config, settings, data=name, task=task, target=target, sources=sources, backbone=backbone,
+        method=None if method is None else name_of(method), pretrained=pretrained, weights=weights, steps=steps, lr=lr,
+        batch_size=batch_size, device=device, seed=seed,
     )  # fmt: skip
-    stored = [upgraded(read_config(folder.config))] if resume else []
+    stored = [read_stored(folder)] if resume else []
     check_backbone(check_early(layers, stored).network.backbone)
     source: DomainSet | DataOptions = data if isinstance(data, DomainSet) else data_options(*stored, *layers)
     if isinstance(source, DataOptions) and source.name in builders() and source.name not in OWN_PRESETS:
         source = open_data(source)  # registered in this process, so that others could not open it by its name
     resolved = choose_config(_opened(source), layers, stored)
-    carry_out = partial(_carry_out, resolved, source, Path(out), resume, overwrite, progress, show_config)
+    carry_out = partial(_carry_out, source, Path(out), resume, overwrite, progress, show_config)
     if resolved.training.devices == 1:
-        carry_out(None)
-    elif failure := _in_processes(make_fabric(resolved.training), carry_out):
+        carry_out(resolved, None)
+    elif failure := _in_processes(resolved, carry_out):
         raise AfieldError(failure)
     return read_run(Path(out), selector)
 
 
 def _carry_out(
-    config: Config,
     source: DomainSet | DataOptions,
     out: Path,
     resume: bool,
     overwrite: bool,
     progress: bool,
     show_config: bool,
+    config: Config,
     fabric: Fabric | None,
 ) -> None:
     data = _opened(source)
@@ -152,19 +151,21 @@ def _opened(source: DomainSet | DataOptions) -> DomainSet:
     return source if isinstance(source, DomainSet) else open_data(source)
 
 
-def _in_processes(fabric: Fabric, carry_out: Callable[[Fabric], None]) -> str | None:
+def _in_processes(config: Config, carry_out: Callable[[Config, Fabric], None]) -> str | None:
+    take_part = partial(_take_part, carry_out, pack(config, config.method_name))
     try:
-        failure: str | None = fabric.launch(partial(_take_part, carry_out))
+        with without_nameless_script():
+            failure: str | None = make_fabric(config.training).launch(take_part)
     except ProcessExitedException as error:
         how = f"by signal {error.signal_name}" if error.signal_name else f"with code {error.exit_code}"
         return f"one of the run's processes has ended {how}; {GUARD}"
     return failure
 
 
-def _take_part(carry_out: Callable[[Fabric], None], fabric: Fabric) -> str | None:
+def _take_part(carry_out: Callable[[Config, Fabric], None], config: Parcel, fabric: Fabric) -> str | None:
     """One process's part of a run. Errors are returned: raised, they would reach the user as a stack of tracebacks."""
     try:
-        carry_out(fabric)
+        carry_out(unpack(config), fabric)
     except AfieldError as error:
         return str(error)
     return None

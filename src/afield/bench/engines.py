@@ -15,6 +15,7 @@ import torch
 
 from afield.bench.worker import Failed, Outcome, attempt, serve
 from afield.config.plan import Job
+from afield.training.processes import Parcel, pack, without_script
 
 Assignment = tuple[Job, Path]  # a job and the folder it trains in
 MachinePart = dict[str, str]  # the GPU and the threads that a worker may use, as environment variables
@@ -66,14 +67,14 @@ class Worker:
         self.part = part
         self.connection, theirs = context.Pipe()
         self.process = context.Process(target=serve, args=(theirs,), daemon=True)
-        with inherited(part), interrupts_ignored():
+        with inherited(part), interrupts_ignored(), without_script():
             self.process.start()
         theirs.close()
 
     def give(self, job: Job, folder: Path) -> None:
         """Send it a job. If the process has died, `receive` reports that."""
         with suppress(BrokenPipeError):
-            self.connection.send((job, folder))
+            self.connection.send(parcel(job, folder))
 
     def receive(self) -> Outcome:
         """The outcome of its job."""
@@ -83,6 +84,11 @@ class Worker:
             self.process.join()
             return Failed(f"the process that trained it died (exit code {self.process.exitcode})")
         return outcome
+
+
+def parcel(job: Job, folder: Path) -> Parcel:
+    """A job as another process gets it."""
+    return pack((job, folder), job.config.method_name)
 
 
 def dismiss(workers: Sequence[Worker]) -> None:

@@ -15,6 +15,7 @@ from afield.data.registry import check_data, load_data
 from afield.data.task import make_task
 from afield.errors import AfieldError
 from afield.networks import check_backbone
+from afield.training.processes import check_guarded
 
 
 @dataclass(frozen=True)
@@ -29,16 +30,18 @@ class BenchResult:
     """Why the others failed, by the run's name."""
 
 
-def run_bench(plan: Path, out: Path, workers: int | None = None, *, progress: bool = True) -> BenchResult:
-    """Run the jobs that `out` has no record of yet. Everything is checked before anything is trained.
+def run_bench(plan: str | Path, out: str | Path, workers: int | None = None, *, progress: bool = True) -> BenchResult:
+    """Run the jobs of a plan's file that the folder `out` has no record of yet, and record them there.
 
-    One worker trains in this process; several train in as many processes.
+    Everything is checked before anything is trained. One worker trains in this process; several train in as many
+    processes. Without a number: two per GPU, or one without a GPU.
     """
+    check_guarded()
     if workers is not None and workers < 1:
         raise AfieldError(f"a benchmark needs at least one worker, not {workers}")
-    jobs = read_plan(plan)
+    jobs = read_plan(Path(plan))
     data = load_data(jobs[0].config.data.name)
-    with open_folder(out) as folder:
+    with open_folder(Path(out)) as folder:
         folder.check_data(data.name, data.checksum())
         missing = [job for job in jobs if not folder.holds(job)]
         for job in jobs:

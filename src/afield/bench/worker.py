@@ -18,6 +18,7 @@ from afield.files import BusyFolderError
 from afield.results.folder import RunFolder
 from afield.results.records import Record, read_records
 from afield.training.assemble import opened
+from afield.training.processes import Parcel, unpack
 
 
 @dataclass(frozen=True)
@@ -37,14 +38,28 @@ def attempt(job: Job, folder: Path) -> Outcome:
         return train_job(job, folder)
     except BusyFolderError as error:
         return Failed(str(error))  # and what is there is another's
-    except AfieldError as error:
-        failed = Failed(" ".join(str(error).split()))
     except Exception as error:
-        failed = Failed(" ".join(f"{type(error).__name__}: {error}".split()), traceback.format_exc())
+        failed = failure_of(error)
     finally:
         gc.collect()  # frees the run's memory on the device for the next
     shutil.rmtree(folder, ignore_errors=True)
     return failed
+
+
+def attempt_sent(parcel: Parcel) -> Outcome:
+    """The same for a job that has come from another process; a method that cannot be imported here is a failure."""
+    try:
+        job, folder = unpack(parcel)
+    except Exception as error:
+        return failure_of(error)
+    return attempt(job, folder)
+
+
+def failure_of(error: Exception) -> Failed:
+    """An error as the reason of a failure."""
+    if isinstance(error, AfieldError):
+        return Failed(" ".join(str(error).split()))
+    return Failed(" ".join(f"{type(error).__name__}: {error}".split()), traceback.format_exc())
 
 
 def train_job(job: Job, folder: Path) -> list[Record]:
@@ -68,10 +83,10 @@ def serve(connection: Connection) -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     while True:
         try:
-            job, folder = connection.recv()
+            parcel = connection.recv()
         except EOFError:
             return
-        connection.send(attempt(job, folder))
+        connection.send(attempt_sent(parcel))
 
 
 def _end_with_parent() -> None:

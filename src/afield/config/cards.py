@@ -12,12 +12,46 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from importlib.resources import files
+from pathlib import Path, PurePath
 from typing import Any
 
 from afield.config.options import MethodOptions
 
 # What a class of options may import; anything else might import torch.
 LIGHT = ("typing", "collections", "enum", "math", "functools", "pydantic", "afield.config")
+FILE_MODULE = "afield_file_"
+"""How the name of a module begins that a file given by its path was executed as."""
+MAIN = ("__main__", "__mp_main__")
+"""A script or a notebook, here and in the processes that it starts."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where the class of a method is that is not part of afield."""
+
+    module: str
+    name: str
+    """The class's name in that module."""
+    file: str = ""
+    """The module's file; empty for a notebook."""
+
+    @property
+    def is_file(self) -> bool:
+        """Whether the user named the file itself."""
+        return self.module.startswith(FILE_MODULE)
+
+    @property
+    def place(self) -> str:
+        """What may register the same name again: the file or, where there is none, the module."""
+        return str(Path(self.file).resolve()) if self.file else self.module
+
+    @property
+    def shown(self) -> str:
+        """The file's or module's name, without folders: a record is read on other machines."""
+        return PurePath(self.file).name if self.file and (self.is_file or self.module in MAIN) else self.module
+
+    def __str__(self) -> str:
+        return self.shown if self.shown != self.module else f"{self.module}:{self.name}"
 
 
 @dataclass(frozen=True)
@@ -31,6 +65,8 @@ class Card:
     needs_target: bool
     min_sources: int
     options: type[MethodOptions]
+    origin: Origin | None = None
+    """None: the method is part of afield."""
 
 
 _registered: dict[str, Card] = {}
@@ -41,9 +77,24 @@ def add_card(card: Card) -> None:
     _registered[card.name] = card
 
 
+def remove_card(name: str) -> None:
+    """Forget a method that was registered at run time."""
+    _registered.pop(name, None)
+
+
 def cards() -> dict[str, Card]:
     """All methods by name: the package's own, and those registered at run time."""
     return {card.name: card for card in _own_cards()} | _registered
+
+
+def outside_cards() -> dict[str, Card]:
+    """The methods by name that were registered from outside the package."""
+    return {name: card for name, card in _registered.items() if card.origin}
+
+
+def own_names() -> set[str]:
+    """The names of the package's own methods."""
+    return {card.name for card in _own_cards()}
 
 
 @cache

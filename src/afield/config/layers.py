@@ -10,7 +10,15 @@ from typing import Any
 import tomli_w
 from pydantic import BaseModel
 
-from afield.config.catalogue import PRESETS, canonical_name, check_preset, check_sources, check_target, find_entry
+from afield.config.catalogue import (
+    PRESETS,
+    Entry,
+    canonical_name,
+    check_preset,
+    check_sources,
+    check_target,
+    find_entry,
+)
 from afield.config.data import OWN_PRESETS, DataOptions, TaskOptions
 from afield.config.network import DIGIT_NETWORK, NetworkOptions
 from afield.config.options import MethodOptions, validated
@@ -66,21 +74,21 @@ def resolve(*layers: Values) -> Config:
     otherwise = network.get("weights") or network.get("backbone") == DIGIT_NETWORK
     if otherwise and "pretrained" not in network:
         values["network"].pop("pretrained", None)  # a preset's, which gives way to weights of one's own and to none
-    config = typed(name, values)
+    config = typed(entry, values)
     check_target(entry, config.task.kind)
     if config.task.sources:
         check_sources(entry, len(config.task.sources))
     return config
 
 
-def typed(name: str, values: Values) -> Config:
-    """The config with these values; missing keys take their defaults."""
+def typed(entry: Entry, values: Values) -> Config:
+    """The config of a method with these values; missing keys take their defaults."""
     return Config(
         data=validated(DataOptions, "data", values["data"]),
         task=validated(TaskOptions, "task", values["task"]),
         network=validated(NetworkOptions, "network", values["network"]),
-        method_name=name,
-        method=validated(find_entry(name).card.options, "method", values["method"]),
+        method_name=entry.name,
+        method=validated(entry.card.options, "method", values["method"]),
         training=validated(TrainingOptions, "training", values["training"]),
     )
 
@@ -88,11 +96,12 @@ def typed(name: str, values: Values) -> Config:
 def completed(stored: Values) -> Values:
     """A stored config with defaults for the options that did not exist when it was stored.
 
-    Presets are not applied: what they set today is not what an older run was trained with.
+    Presets are not applied: what they set today is not what an older run was trained with. Nothing is imported: of a
+    method that is not known yet, no default is known.
     """
     values = merge(stored)
-    name = values["method"].pop("name")
-    return typed(name, values).as_dict()
+    entry = find_entry(values["method"].pop("name"), importing=False)
+    return typed(entry, values).as_dict()
 
 
 def stack(layers: Iterable[Values]) -> Values:

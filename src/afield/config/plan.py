@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict
 from afield.config.catalogue import canonical_name, list_methods
 from afield.config.layers import Config, Values, by_section, completed, read_config, resolve
 from afield.config.options import validated
+from afield.config.outside import import_method, is_reference
 from afield.config.protocols import Protocol, find_protocol
 from afield.errors import AfieldError, unknown
 
@@ -135,15 +136,22 @@ def plan_jobs(content: PlanFile) -> list[Job]:
 
 def plan_rows(content: PlanFile) -> list[PlanRow]:
     """One row per method, under its own name, then the labelled rows."""
+    # First, because a label is compared with the names of all methods, those from outside too.
+    methods = [method_named(name) for name in content.methods]
     labelled = [validated(PlanRow, f"plan.rows.{number}", row) for number, row in enumerate(content.rows)]
+    labelled = [row.model_copy(update={"method": method_named(row.method)}) for row in labelled]
     for row in labelled:
         if canonical_name(row.label) in list_methods():
             raise AfieldError(f"row '{row.label}': that is a method's name; a row with settings needs another label")
-    methods = [canonical_name(name) for name in content.methods]
     rows = [*(PlanRow(label=name, method=name) for name in methods), *labelled]
     if not (rows and content.seeds):
         raise AfieldError("a plan needs at least one method and one seed: methods, seeds")
     return rows
+
+
+def method_named(given: str) -> str:
+    """A method's name as tables write it; a plan may also say where a method is, which is then imported."""
+    return import_method(given) if is_reference(given) else canonical_name(given)
 
 
 def check_once(what: str, names: Iterable[object]) -> None:

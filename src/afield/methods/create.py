@@ -8,12 +8,12 @@ from afield.config.network import DIGIT_NETWORK, NetworkOptions
 from afield.config.options import MethodOptions, validated
 from afield.errors import AfieldError
 from afield.methods.method import Method, Shape
-from afield.methods.registry import find_method
+from afield.methods.registry import AnyMethod, find_method, name_of
 from afield.networks import arrange_batch_norm, without_neck
 
 
 def create_method(
-    name: str,
+    name: AnyMethod,
     *,
     backbone: str = DIGIT_NETWORK,
     num_classes: int,
@@ -22,14 +22,15 @@ def create_method(
     network: dict[str, Any] | None = None,
     **options: Any,
 ) -> Method:
-    """Build a method by name, with random (or timm's ImageNet) weights.
+    """Build a method, with random (or timm's ImageNet) weights.
 
+    It is given by its name, by its class, or by where it is: `./mine.py` or `package.module:Name`.
     `network` takes the other keys of a config's [network] table, `options` those of its [method] table. Images are
     32 x 32 for the digit network and 224 x 224 for timm's unless `image_size` says otherwise.
 
     >>> method = create_method("far", num_classes=10, num_sources=4)
     """
-    entry = find_entry(name)
+    entry = find_entry(name_of(name))
     check_sources(entry, num_sources)
     if num_classes < 2 or (image_size is not None and image_size < 1):
         raise AfieldError(f"a method needs two classes or more, and images with pixels: {num_classes}, {image_size}")

@@ -4,7 +4,8 @@ import json
 from functools import cache
 from typing import Any
 
-from afield.config.catalogue import list_methods
+from afield.config.cards import Card, cards
+from afield.config.catalogue import is_known
 from afield.config.layers import Values, resolve
 from afield.config.plan import HOW_NOT_WHAT
 from afield.config.protocols import Protocol
@@ -16,10 +17,18 @@ NO_MATTER = {
 }  # fmt: skip
 
 
-@cache
 def usual_settings(preset: str, method: str, protocol: Protocol | None) -> dict[str, str]:
-    """The settings of a run that names nothing but its preset, method and protocol, as JSON by `section.key`."""
-    known = method in list_methods()
+    """The settings of a run that names nothing but its preset, method and protocol, as JSON by `section.key`.
+
+    A table imports no method to learn them: one from outside is known only where something else has imported it.
+    """
+    return _usual_settings(preset, method, protocol, cards().get(method))
+
+
+@cache
+def _usual_settings(preset: str, method: str, protocol: Protocol | None, _card: Card | None) -> dict[str, str]:
+    """The same once for each method that is registered under the name, as it may be registered anew."""
+    known = is_known(method)
     task = {"kind": protocol.task, "sources": list(protocol.sources)} if protocol else {"kind": "uda"}
     config = resolve({"data": {"preset": preset}, "task": task, "method": {"name": method if known else "far"}})
     # An unknown method has no usual options, so all options of its runs are named.

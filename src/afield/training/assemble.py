@@ -84,21 +84,27 @@ def make_setup(config: Config, data: DomainSet) -> Setup:
     check_backbone(config.network.backbone)
     ready = ready_to_train(data, config.data)
     task, views = make_task(ready, config.task.kind, config.task.target, config.task.sources)
-    check_sources(find_entry(config.method_name), len(task.sources))
+    entry = find_entry(config.method_name)
+    check_sources(entry, len(task.sources))
     method = method_of(config, config.data.image_size, len(data.classes), len(task.sources))
     mean, std = normalisation(config.network)
     preprocessing = Preprocessing(config.data.image_size, mean, std, config.data.oblong)
-    return Setup(config.method_name, method, task, views, preprocessing, config.data, config.training, config.as_dict())
+    return Setup(
+        config.method_name, method, task, views, preprocessing, config.data, config.training, config.as_dict(),
+        origin=entry.origin,
+    )  # fmt: skip
 
 
 def make_header(config: Config, data: DomainSet, device: torch.device, place: Place | None = None) -> Record:
     """The first line of a run's records. Only a benchmark's runs have a label and a protocol by name."""
     label = {"label": place.label} if place else {}
     protocol = {"name": place.protocol, "version": place.version} if place else {}
+    origin = find_entry(config.method_name).origin
     stand_ins = [name for name, domain in data.domains.items() if domain.stand_in]
     return {
         "event": "run",
         **label,
+        **({"origin": origin} if origin else {}),
         "config": config.as_dict(),
         "protocol": {
             **protocol,

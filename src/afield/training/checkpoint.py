@@ -31,12 +31,16 @@ class Checkpoint:
     step: int
     state: dict[str, Any]
     """A tree of dicts, lists, plain values and tensors; `state["model"]` is the method's state dict."""
+    origin: str = ""
+    """Where the method was, if it is not part of afield: a hint for the user, never followed."""
 
 
 def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
     """Write at once or not at all: a kill leaves the old file."""
     tensors: dict[str, Tensor] = {}
     content = {"format": FORMAT, **asdict(_without_state(checkpoint)), "state": _fold(checkpoint.state, "", tensors)}
+    if not checkpoint.origin:
+        del content["origin"]
     try:
         with replacing(path) as temporary:
             save_file(tensors, temporary, metadata={KEY: json.dumps(content)})
@@ -75,6 +79,8 @@ def load_checkpoint(path: Path) -> Checkpoint:
         content["config"] = upgraded(content["config"])
         if not all(isinstance(content[key], list) for key in ("classes", "sources")):
             raise TypeError("classes and sources are not lists")
+        if not isinstance(content.get("origin", ""), str):
+            raise TypeError("origin is not a text")
         content |= {key: tuple(content[key]) for key in ("classes", "sources")}
         return Checkpoint(**content)
     except (KeyError, TypeError, AttributeError, RecursionError) as error:

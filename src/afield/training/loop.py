@@ -59,6 +59,8 @@ class Setup:
     data: DataOptions
     options: TrainingOptions
     config: dict[str, dict[str, Any]]
+    origin: str = ""
+    """Where the method is, if it is not part of afield."""
 
 
 class Loop:
@@ -255,7 +257,9 @@ class Loop:
         }
         sources = tuple(view.name for view in setup.task.sources)
         preprocessing = asdict(setup.preprocessing)
-        checkpoint = Checkpoint(setup.config, setup.task.classes, sources, preprocessing, self.step, state)
+        checkpoint = Checkpoint(
+            setup.config, setup.task.classes, sources, preprocessing, self.step, state, setup.origin
+        )
         save_checkpoint(path, checkpoint)
         if path == self.folder.last:
             self.saved_step = self.step
