@@ -28,7 +28,7 @@ from afield.data.preprocessing import Preprocessing
 from afield.data.task import make_task
 from afield.methods.create import create_method
 from afield.training.backend import backend_settings
-from afield.training.loop import PRECISIONS, best_device
+from afield.training.devices import PRECISIONS, best_device
 from afield.training.step import TrainingStep
 
 REPEATS = 5

@@ -14,7 +14,7 @@ from afield.data.preprocessing import Preprocessing
 from afield.data.task import make_task
 from afield.results.run import read_run
 from afield.training.checkpoint import load_checkpoint
-from afield.training.loop import make_fabric
+from afield.training.devices import make_fabric
 from support.in_processes import unbroken_killed_and_resumed
 from support.resuming import assert_equal_runs
 

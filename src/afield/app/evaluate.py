@@ -11,8 +11,8 @@ from afield.data.domain import DomainSet
 from afield.data.open import open_data
 from afield.data.task import LabelledView, UnlabelledView
 from afield.errors import AfieldError
+from afield.training.devices import best_device
 from afield.training.evaluation import Measure
-from afield.training.loop import best_device
 
 
 def evaluate_checkpoint(

@@ -25,7 +25,8 @@ from afield.results.folder import WHO, RunFolder
 from afield.results.run import Run, read_run
 from afield.results.selection import check_headline
 from afield.training.assemble import opened
-from afield.training.loop import Loop, make_fabric
+from afield.training.devices import make_fabric
+from afield.training.loop import Loop
 from afield.training.progress import Display
 
 MOST_NAMED = 8

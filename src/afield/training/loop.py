@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import tomli_w
 import torch
@@ -32,13 +32,13 @@ from afield.training.checkpoint import (
     restore_generators,
     save_checkpoint,
 )
+from afield.training.devices import accelerator, make_fabric
 from afield.training.evaluation import Evaluator
 from afield.training.progress import STEPS_BETWEEN_UPDATES, RunProgress
 from afield.training.schedules import adaptation_weight, learning_rate
 from afield.training.step import TrainingStep
 from afield.training.tensorboard import Board
 
-PRECISIONS: dict[str, Literal["32-true", "bf16-mixed"]] = {"fp32": "32-true", "bf16": "bf16-mixed"}
 # Fabric announces the precision of every run, which the config says already. Which logger it uses depends on what was
 # imported.
 for name in ("lightning.fabric", "lightning.pytorch", "lightning_utilities"):
@@ -230,6 +230,10 @@ class Loop:
         begun_on = "cuda" if "cuda" in checkpoint.state.get("generators", {}) else "cpu"
         if begun_on != self.device.type:
             raise AfieldError(f"cannot resume {self.folder.path} on {self.device.type}: it was begun on {begun_on}")
+        if (begun_in := records[0].get("precision")) != (here := header.get("precision")):
+            raise AfieldError(
+                f"cannot resume {self.folder.path}: it was begun in {begun_in}, and here precision 'auto' is {here}"
+            )
         try:
             self._restore(checkpoint)
         except (RuntimeError, KeyError, TypeError, ValueError) as error:
@@ -270,27 +274,6 @@ class Loop:
         if self.step != checkpoint.step:
             raise ValueError(f"the stream stands at step {self.step}, the checkpoint at {checkpoint.step}")
         restore_generators(own["generators"], self.device)
-
-
-def make_fabric(options: TrainingOptions) -> Fabric:
-    """What runs a loop: in this process or, once launched, in as many as there are devices."""
-    kind, count = accelerator(options), options.devices
-    if kind == "cuda" and count > (there := torch.cuda.device_count()):
-        raise AfieldError(f"config key 'training.devices': {count} are asked for, and this machine has {there}")
-    strategy = "ddp_spawn" if count > 1 else "auto"
-    return Fabric(accelerator=kind, devices=count, strategy=strategy, precision=PRECISIONS[options.precision])
-
-
-def accelerator(options: TrainingOptions) -> str:
-    """The device kind to train on."""
-    if options.device == "cuda" and not torch.cuda.is_available():
-        raise AfieldError("config key 'training.device': this machine has no CUDA device")
-    return best_device().type if options.device == "auto" else options.device
-
-
-def best_device() -> torch.device:
-    """A GPU where there is one."""
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def _broken(method: Method) -> bool:
