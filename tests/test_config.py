@@ -38,7 +38,7 @@ from afield.results.selection import select, target_score
         ({"method": {"name": 3}}, "config key 'method.name'"),
         ({"network": {"pretrained": True}}, "config key 'network': pretrained needs a timm backbone"),
         ({"training": {"steps": 5, "warmup_steps": 5}}, r"warmup_steps \(5\) must be smaller than steps \(5\)"),
-        ({"training": {"schedule": "cosin"}}, "'training.schedule': .*'cosine' or 'constant', not \"cosin\""),
+        ({"training": {"schedule": "cosin"}}, "'training.schedule': .*'cosine', .* or 'steps', not \"cosin\""),
         ({"task": {"kind": "ada"}}, "config key 'task.kind': .*'uda' or 'dg'"),
         ({"training": {"lr": 0}}, "config key 'training.lr'"),
         ({"training": {"lr": float("nan")}}, "config key 'training.lr'"),

@@ -17,7 +17,7 @@ from afield.config.training import TrainingOptions
 from afield.data.batches import BatchStream
 from afield.methods import Losses, Method
 from afield.training.rates import RateTable
-from afield.training.schedules import check_warmup, within_phase
+from afield.training.schedules import check_schedule, within_phase
 
 # Real steps, run eagerly: libraries choose their kernels and the optimiser makes its state before a graph is recorded.
 STEPS_BEFORE_RECORDING = 3
@@ -35,7 +35,7 @@ class TrainingStep:
         self.recorded = on_gpu and kind != "eager"
         if kind == "compiled":
             compile_losses(method)
-        check_warmup(options, method.phases)
+        check_schedule(options, method.phases)
         self.rates = RateTable(options, method.phases, self.device)
         self.lr, self.weight = (torch.zeros((), device=self.device) for _ in range(2))
         self.optimiser = torch.optim.SGD(
