@@ -17,9 +17,11 @@ import torch
 from hypothesis import settings as hypothesis_settings
 
 import afield
+from afield.config import cards
 from afield.data import registry as data_registry
 from afield.data.domain import Domain, DomainSet, Split
 from afield.data.registry import register_data
+from afield.methods import registry as method_registry
 from support.digit5_files import fill
 
 torch.set_num_threads(1)
@@ -76,6 +78,14 @@ def toy():
 def train_toy(toy):
     """The function that trains on it."""
     return run_toy
+
+
+@pytest.fixture
+def register(monkeypatch):
+    """Makes a class known as a method while one test runs."""
+    monkeypatch.setattr(method_registry, "_methods", dict(method_registry._methods))
+    monkeypatch.setattr(cards, "_registered", dict(cards._registered))
+    return lambda name, method: method_registry.register_method(name, summary="a test", reference="none")(method)
 
 
 @pytest.fixture

@@ -7,21 +7,14 @@ import torch
 
 from afield import AfieldError
 from afield.config.training import TrainingOptions
-from afield.methods import registry
 from afield.methods.baseline import Baseline
 from afield.results.records import evaluations
 from afield.training.checkpoint import load_checkpoint
+from afield.training.loop import Loop
+from afield.training.optimisers import Optimisers
 from afield.training.rates import STEPS_OF_RATES, RateTable
 from afield.training.schedules import adaptation_weight, learning_rate
-from afield.training.step import TrainingStep
 from support.resuming import Killed, kill_before_step
-
-
-@pytest.fixture
-def register(monkeypatch):
-    """Makes a class known as a method while one test runs."""
-    monkeypatch.setattr(registry, "_methods", dict(registry._methods))
-    return lambda name, method: registry.register_method(name, summary="a test", reference="none")(method)
 
 
 def test_the_cosine_schedule_falls_from_lr_to_nothing():
@@ -92,20 +85,29 @@ def test_a_table_of_rates_goes_on_anywhere_and_does_not_grow_with_training():
     assert table.rows.numel() == 2 * STEPS_OF_RATES
 
 
-def test_a_phase_begins_once_and_without_the_momentum_of_the_one_before(train_toy, tmp_path, monkeypatch):
-    forgotten = []
+@pytest.mark.parametrize("optimiser", ["sgd", "adam"])
+def test_a_phase_begins_once_and_without_what_the_optimiser_remembers(train_toy, tmp_path, monkeypatch, optimiser):
+    begun, forgotten = [], []
 
-    def forget(self):
-        original(self)
-        buffers = [state["momentum_buffer"] for state in self.optimiser.state.values()]
-        forgotten.append((self.stream.step, any(buffer.any() for buffer in buffers)))
-        rates = self.rates.rows.tolist()
+    def step(loop):
+        begun.append(loop.step)
+        plain_step(loop)
+        rates = loop.training.rates.rows.tolist()
         assert rates[6:12] == rates[:6], "and with the rates that the first began with"
 
-    original = TrainingStep._forget
-    monkeypatch.setattr(TrainingStep, "_forget", forget)
-    train_toy(tmp_path / "run", "adda", settings={"method.discriminator_width": 16})
-    assert forgotten == [(6, False)]
+    def forget(self):
+        before, _ = remembered(self), plain_forget(self)
+        forgotten.append((begun[-1], before, remembered(self)))
+
+    def remembered(optimisers):
+        return any(value.any() for state in optimisers.state_dict().values() for value in state.values())
+
+    plain_step, plain_forget = Loop._train_step, Optimisers.forget
+    monkeypatch.setattr(Loop, "_train_step", step)
+    monkeypatch.setattr(Optimisers, "forget", forget)
+    settings = {"method.discriminator_width": 16, "training.optimiser": optimiser, "training.lr": 0.001}
+    train_toy(tmp_path / "run", "adda", settings=settings)
+    assert forgotten == [(6, True, False)]
 
 
 def test_a_warm_up_that_a_phase_would_not_see_the_end_of_is_refused(train_toy, tmp_path):

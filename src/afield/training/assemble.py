@@ -89,7 +89,17 @@ def make_setup(config: Config, data: DomainSet) -> Setup:
     method = method_of(config, config.data.image_size, len(data.classes), len(task.sources))
     mean, std = normalisation(config.network)
     preprocessing = Preprocessing(config.data.image_size, mean, std, config.data.oblong)
-    return Setup(config.method_name, method, task, views, preprocessing, config.data, config.training, config.as_dict())
+    return Setup(
+        config.method_name,
+        method,
+        task,
+        views,
+        preprocessing,
+        config.data,
+        config.training,
+        config.as_dict(),
+        config.network.starts_trained,
+    )
 
 
 def make_header(config: Config, data: DomainSet, device: torch.device, place: Place | None = None) -> Record:

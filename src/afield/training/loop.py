@@ -59,6 +59,8 @@ class Setup:
     data: DataOptions
     options: TrainingOptions
     config: dict[str, dict[str, Any]]
+    pretrained: bool
+    """Whether the backbone started from weights that someone has trained; those of a checkpoint do not count."""
 
 
 class Loop:
@@ -80,7 +82,7 @@ class Loop:
             setup.data.placement,
             (self.fabric.global_rank, self.fabric.world_size),
         )
-        self.training = TrainingStep(self.method, self.stream, options, self.fabric)
+        self.training = TrainingStep(self.method, self.stream, options, self.fabric, setup.pretrained)
         self.evaluator = Evaluator(
             setup.views, setup.preprocessing, self.device, setup.data.placement if self.stream.resident else "streamed"
         )
@@ -92,8 +94,8 @@ class Loop:
 
     @property
     def step(self) -> int:
-        """How many steps have been taken. The stream counts them: it must know which batch comes next."""
-        return self.stream.step
+        """How many steps have been taken."""
+        return self.training.taken
 
     @property
     def ended(self) -> bool:
@@ -236,7 +238,7 @@ class Loop:
             )
         try:
             self._restore(checkpoint)
-        except (RuntimeError, KeyError, TypeError, ValueError) as error:
+        except (RuntimeError, LookupError, TypeError, ValueError, AttributeError) as error:
             raise AfieldError(f"{self.folder.last} is damaged: its state does not fit its config") from error
         self.fabric.barrier()  # until all have read
         if self.leads:
@@ -251,7 +253,7 @@ class Loop:
         setup = self.setup
         state = {
             "model": self.method.state_dict(),
-            "optimiser": self.training.optimiser.state_dict(),
+            "optimiser": self.training.optimisers.state_dict(),
             **self._own_state(),
             "others": self.others,
             "loss_names": self.training.names,
@@ -269,10 +271,11 @@ class Loop:
         self.saved_step, self.seconds = checkpoint.step, state["seconds"]
         self.method.load_state_dict(state["model"])
         own = [state, *state["others"]][self.fabric.global_rank]
-        self.training.restore(optimiser_state(state["optimiser"]), state["loss_names"], own["loss_sums"])
+        optimisers = optimiser_state(state["optimiser"], dict(self.method.named_parameters()))
+        self.training.restore(optimisers, state["loss_names"], own["loss_sums"])
         self.stream.load_state_dict(own["stream"])
-        if self.step != checkpoint.step:
-            raise ValueError(f"the stream stands at step {self.step}, the checkpoint at {checkpoint.step}")
+        if self.stream.step != checkpoint.step * self.options.accumulate:
+            raise ValueError(f"the stream stands at batch {self.stream.step}, the checkpoint at step {checkpoint.step}")
         restore_generators(own["generators"], self.device)
 
 
