@@ -13,6 +13,7 @@ from afield.config import cards
 from afield.config.catalogue import find_entry
 from afield.config.layers import by_section, completed, merge, parse_assignment, read_config, resolve
 from afield.config.plan import PlanFile, plan_jobs
+from afield.config.upgrade import upgraded
 from afield.methods import Method, register_method
 from afield.methods import registry as method_registry
 from afield.methods.create import create_method
@@ -142,6 +143,16 @@ def test_a_stored_config_is_completed_by_defaults_and_not_by_todays_presets():
     assert stored["method"].pop("reduction") == 8
     whole = completed(stored)
     assert (whole["training"]["steps"], whole["training"]["ramp"], whole["method"]["reduction"]) == (1000, "dann", 8)
+
+
+def test_a_stored_config_from_before_backbones_learned_slowly_says_that_its_own_did_not():
+    stored = resolve({"task": {"target": "street"}}).as_dict()
+    assert upgraded(stored) is stored
+    del stored["training"]["pretrained_rate"]
+    assert upgraded(stored) is stored, "without pretrained weights there is no difference"
+    stored["network"] |= {"backbone": "resnet18", "pretrained": True}
+    assert upgraded(stored)["training"]["pretrained_rate"] == 1.0
+    assert upgraded(upgraded(stored)) == upgraded(stored)
 
 
 def test_a_method_is_what_its_name_says_or_an_error():

@@ -12,7 +12,7 @@ from lightning.fabric import Fabric
 from torch.multiprocessing.spawn import ProcessExitedException
 
 from afield.config.data import OWN_PRESETS, DataOptions
-from afield.config.layers import Config, Values, by_section, check_same, merge, read_config, resolve, stack
+from afield.config.layers import Config, Values, by_section, check_same, completed, merge, read_config, resolve, stack
 from afield.config.options import validated
 from afield.config.upgrade import upgraded
 from afield.data.domain import DomainSet
@@ -117,7 +117,7 @@ def choose_config(domains: DomainSet, layers: list[Values], stored: list[Values]
     """The config of a run: the given values over the preset that suits the data; for a resumed run the stored one."""
     if not stored:
         return resolve(suggested_settings(domains, data_options(*layers)), *layers)
-    config = resolve(*stored)
+    config = resolve(*map(completed, stored))
     check_same(config, merge(*layers))
     return config
 

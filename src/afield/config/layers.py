@@ -89,7 +89,8 @@ def completed(stored: Values) -> Values:
     Presets are not applied: what they set today is not what an older run was trained with.
     """
     values = merge(stored)
-    name = values["method"].pop("name")
+    if not isinstance(name := values["method"].pop("name", None), str):
+        raise AfieldError("config key 'method.name': a stored config says which method it is of")
     return typed(name, values).as_dict()
 
 

@@ -13,6 +13,7 @@ import torch
 from lightning.fabric import Fabric
 
 from afield.config.data import DataOptions
+from afield.config.layers import completed
 from afield.config.training import TrainingOptions
 from afield.data.batches import BatchStream
 from afield.data.preprocessing import Preprocessing
@@ -225,7 +226,7 @@ class Loop:
             self.start(header)
             return
         checkpoint = load_checkpoint(self.folder.last)
-        if checkpoint.config != self.setup.config:
+        if not self._is_of(checkpoint):
             raise AfieldError(f"{self.folder.config} and {self.folder.last} are not of one run: their configs differ")
         if not records or records[0]["protocol"] != header["protocol"]:
             raise AfieldError(f"cannot resume {self.folder.path}: its records are of other data than there is now")
@@ -245,6 +246,13 @@ class Loop:
             self.folder.sweep()
             rewrite_records(self.folder.records, [r for r in records if r.get("step", 0) <= self.step])
         self.fabric.barrier()
+
+    def _is_of(self, checkpoint: Checkpoint) -> bool:
+        """Whether a checkpoint has this run's config; options that did not exist when it was stored are defaults."""
+        try:
+            return completed(checkpoint.config) == self.setup.config
+        except (AfieldError, AttributeError, TypeError):  # a damaged one
+            return False
 
     def _save(self, path: Path) -> None:
         """Write a checkpoint, with what `_meet` has learned."""
