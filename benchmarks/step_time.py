@@ -1,6 +1,7 @@
 """How long a training step takes, method by method, beside the baseline's step in the same run.
 
     python benchmarks/step_time.py [--methods far,baseline] [--ways graph,compiled] [--precision bf16] [--json FILE]
+                                   [--optimiser adam] [--neck 256,128] [--hidden 100] [--batch-norm apart]
 
 The step is the whole of it: drawing and augmenting the batch, forward, backward and update, over images that live on
 the device. Images are noise: what is in them does not change the time. Prints milliseconds per step (the median
@@ -14,21 +15,24 @@ import json
 import statistics
 import time
 from dataclasses import asdict, dataclass, fields
+from itertools import groupby
 from pathlib import Path
+from typing import Any, get_args
 
 import numpy as np
 import torch
 from lightning.fabric import Fabric
 
 from afield import list_methods
-from afield.config.training import TrainingOptions
+from afield.config.network import NetworkOptions
+from afield.config.training import OptimiserName, TrainingOptions
 from afield.data.batches import BatchStream
 from afield.data.domain import Domain, DomainSet, Split
 from afield.data.preprocessing import Preprocessing
 from afield.data.task import make_task
 from afield.methods.create import create_method
 from afield.training.backend import backend_settings
-from afield.training.loop import PRECISIONS, best_device
+from afield.training.devices import PRECISIONS, best_device
 from afield.training.step import TrainingStep
 
 REPEATS = 5
@@ -68,9 +72,19 @@ def make_step(method: str, way: str, data: DomainSet, arguments: argparse.Namesp
     """A training step over the noise, as a run would take it."""
     fabric = Fabric(accelerator=best_device().type, devices=1, precision=PRECISIONS[arguments.precision])
     device = fabric.device
-    options = TrainingOptions(steps=100_000, batch_size=arguments.batch, precision=arguments.precision, execution=way)
+    options = TrainingOptions(
+        steps=100_000,
+        batch_size=arguments.batch,
+        precision=arguments.precision,
+        execution=way,
+        optimiser=arguments.optimiser,
+    )
     task, _ = make_task(data, "uda", "target")
     network = {"width": arguments.width, "pool": arguments.pool}
+    for name in ("neck", "hidden", "batch_norm"):
+        # What is left at its default may be another in a method's preset.
+        if getattr(arguments, name) != NetworkOptions.model_fields[name].default:
+            network[name] = getattr(arguments, name)
     shape = {"num_classes": 10, "num_sources": len(task.sources), "image_size": data.image_size}
     built = create_method(method, **shape, network=network)
     built = built.to(device).to(memory_format=torch.channels_last)
@@ -117,19 +131,44 @@ def synchronise() -> None:
 
 
 def recorded(path: Path) -> str:
-    """The rows of a file that `--json` wrote, in Markdown."""
+    """The rows of a file that `--json` wrote, in Markdown: a table for each set of settings."""
+    rows = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    return "\n\n".join(f"{table(list(alike))}\n\n{what}." for what, alike in groupby(rows, described))
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """Rows in Markdown."""
     lines = [
         "| method | step | ms per step | images | images per second | to the baseline |",
         "| --- |" + " ---: |" * 5,
     ]
-    for line in path.read_text("utf-8").splitlines():
-        row = json.loads(line)
+    for row in rows:
         timing = Timing(**{field.name: row[field.name] for field in fields(Timing)})
         cells = (timing.method, timing.way, f"{timing.milliseconds:.2f}", str(timing.images),
                  f"{timing.images_per_second:,.0f}", f"{timing.ratio:.2f}")  # fmt: skip
         lines.append(f"| {' | '.join(cells)} |")
-    size = f"5 x {row['batch']} images of {row['size']} x {row['size']}, digit network of width {row['width']}"
-    return "\n".join([*lines, "", f"{row['device']}, torch {row['torch']}, {row['precision']}, {size}."])
+    return "\n".join(lines)
+
+
+def described(row: dict[str, Any]) -> str:
+    """What was timed, from a row's settings; rows of earlier versions have fewer, which then were the defaults."""
+    layers = [f"{name} {', '.join(map(str, row[name]))}" for name in ("neck", "hidden") if row.get(name)]
+    kind = row.get("batch_norm", "together")
+    optimiser = row.get("optimiser", "sgd")
+    parts = [
+        f"{row['device']}, torch {row['torch']}, {row['precision']}",
+        f"5 x {row['batch']} images of {row['size']} x {row['size']}",
+        f"digit network of width {row['width']}",
+        *layers,
+        *([f"batch norm {kind}"] if kind != "together" else []),
+        *([optimiser] if optimiser != "sgd" else []),
+    ]
+    return ", ".join(parts)
+
+
+def widths(text: str) -> tuple[int, ...]:
+    """Comma-separated widths of layers."""
+    return tuple(int(width) for width in text.split(",") if width)
 
 
 def main() -> None:
@@ -142,7 +181,13 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=64, help="images per domain")
     parser.add_argument("--size", type=int, default=32, help="of an image")
     parser.add_argument("--width", type=int, default=64, help="of the digit network")
-    parser.add_argument("--pool", default="average2x2")
+    parser.add_argument(
+        "--pool", choices=get_args(NetworkOptions.model_fields["pool"].annotation), default="average2x2"
+    )
+    parser.add_argument("--neck", type=widths, default=(), help="widths of its last layers, comma-separated")
+    parser.add_argument("--hidden", type=widths, default=(), help="widths of layers in each classifier")
+    parser.add_argument("--batch-norm", choices=("together", "apart", "each"), default="together")
+    parser.add_argument("--optimiser", choices=get_args(OptimiserName), default="sgd")
     parser.add_argument("--steps", type=int, default=500 if on_gpu else 5, help="of one repeat")
     parser.add_argument("--kernels", type=int, default=0, help="so many of a GPU's kernels that take longest")
     parser.add_argument("--json", type=Path, help="append the rows to this file")
@@ -157,8 +202,9 @@ def main() -> None:
     data = noise_domains(arguments.size)
     methods = [m for m in arguments.methods.split(",") if m != "baseline"]
     device = torch.cuda.get_device_name() if on_gpu else f"cpu, {torch.get_num_threads()} threads"
-    print(f"{device}, torch {torch.__version__}, {arguments.precision}, 5 x {arguments.batch} images of "
-          f"{arguments.size} x {arguments.size}, digit network of width {arguments.width}")  # fmt: skip
+    settings = {k: v for k, v in vars(arguments).items() if k not in NOT_SETTINGS}
+    settings |= {"device": device, "torch": torch.__version__}
+    print(described(settings))
     print(f"{'method':24}{'way':>10}{'ms/step':>10}{'images':>8}{'images/s':>12}{'/baseline':>11}")
     failed = []
     for way in arguments.ways.split(","):
@@ -186,10 +232,8 @@ def main() -> None:
             if longest:
                 print(longest, flush=True)
             if arguments.json:
-                settings = {k: v for k, v in vars(arguments).items() if k not in NOT_SETTINGS}
-                line = {**asdict(row), **settings, "device": device, "torch": torch.__version__}
                 with arguments.json.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps(line) + "\n")
+                    file.write(json.dumps({**asdict(row), **settings}) + "\n")
     if failed:
         raise SystemExit(f"failed: {'; '.join(failed)}")
 

@@ -93,6 +93,12 @@ def own_methods(monkeypatch):
 
 
 @pytest.fixture
+def register(own_methods):
+    """Makes a class known as a method while one test runs."""
+    return lambda name, method: method_registry.register_method(name, summary="a test", reference="none")(method)
+
+
+@pytest.fixture
 def digit5_folder(tmp_path, monkeypatch):
     """A folder of Digit-Five with all domains but `syn`."""
     monkeypatch.setenv("AFIELD_DATA", str(tmp_path / "data"))

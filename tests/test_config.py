@@ -22,6 +22,7 @@ from afield.config.described import described
 from afield.config.layers import SECTIONS, by_section, completed, merge, parse_assignment, read_config, resolve
 from afield.config.options import MethodOptions
 from afield.config.plan import PlanFile, plan_jobs
+from afield.config.upgrade import upgraded
 from afield.config.written import commented
 from afield.data.open import open_data
 from afield.methods import Method, register_method
@@ -50,10 +51,7 @@ from support.images import write_folder
         ({"method": {"name": 3}}, "config key 'method.name'"),
         ({"network": {"pretrained": True}}, "config key 'network': pretrained needs a timm backbone"),
         ({"training": {"steps": 5, "warmup_steps": 5}}, r"warmup_steps \(5\) must be smaller than steps \(5\)"),
-        (
-            {"training": {"schedule": "cosin"}},
-            "'training.schedule': .* 'inverse' or 'steps', not \"cosin\"",
-        ),
+        ({"training": {"schedule": "cosin"}}, "'training.schedule': .*'cosine', .* or 'steps', not \"cosin\""),
         ({"task": {"kind": "ada"}}, "config key 'task.kind': .*'uda' or 'dg'"),
         ({"training": {"lr": 0}}, "config key 'training.lr'"),
         ({"training": {"lr": float("nan")}}, "config key 'training.lr'"),
@@ -325,6 +323,16 @@ def test_a_stored_config_is_completed_by_defaults_and_not_by_todays_presets():
     assert stored["method"].pop("reduction") == 8
     whole = completed(stored)
     assert (whole["training"]["steps"], whole["training"]["ramp"], whole["method"]["reduction"]) == (1000, "dann", 8)
+
+
+def test_a_stored_config_from_before_backbones_learned_slowly_says_that_its_own_did_not():
+    stored = resolve({"task": {"target": "street"}}).as_dict()
+    assert upgraded(stored) is stored
+    del stored["training"]["pretrained_rate"]
+    assert upgraded(stored) is stored, "without pretrained weights there is no difference"
+    stored["network"] |= {"backbone": "resnet18", "pretrained": True}
+    assert upgraded(stored)["training"]["pretrained_rate"] == 1.0
+    assert upgraded(upgraded(stored)) == upgraded(stored)
 
 
 def test_a_method_is_what_its_name_says_or_an_error():

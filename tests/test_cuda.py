@@ -12,14 +12,16 @@ if not torch.cuda.is_available():
     pytest.skip("needs a CUDA device", allow_module_level=True)
 
 ON_GPU = {"training.device": "cuda"}
+HAS_BF16 = torch.cuda.is_bf16_supported(including_emulation=False)
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "auto"])
 @pytest.mark.parametrize("method", ["baseline", "baseline-att-align", "far", "far-paper"])
 def test_every_precision_trains_to_finite_losses(train_toy, tmp_path, method, precision):
     run = train_toy(tmp_path / "run", method, settings=ON_GPU | {"training.precision": precision})
     losses = [record["losses"] for record in run.records if record["event"] == "evaluation"]
     assert losses and all(torch.tensor(list(values.values())).isfinite().all() for values in losses)
+    assert run.records[0].get("precision") == (("bf16" if HAS_BF16 else "fp32") if precision == "auto" else None)
 
 
 def test_images_live_on_the_gpu_as_bytes(toy):

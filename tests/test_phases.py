@@ -7,21 +7,14 @@ import torch
 
 from afield import AfieldError
 from afield.config.training import TrainingOptions
-from afield.methods import registry
 from afield.methods.baseline import Baseline
 from afield.results.records import evaluations
 from afield.training.checkpoint import load_checkpoint
+from afield.training.loop import Loop
+from afield.training.optimisers import Optimisers
 from afield.training.rates import STEPS_OF_RATES, RateTable
 from afield.training.schedules import adaptation_weight, learning_rate
-from afield.training.step import TrainingStep
 from support.resuming import Killed, kill_before_step
-
-
-@pytest.fixture
-def register(monkeypatch):
-    """Makes a class known as a method while one test runs."""
-    monkeypatch.setattr(registry, "_methods", dict(registry._methods))
-    return lambda name, method: registry.register_method(name, summary="a test", reference="none")(method)
 
 
 def test_the_cosine_schedule_falls_from_lr_to_nothing():
@@ -33,11 +26,14 @@ def test_the_cosine_schedule_falls_from_lr_to_nothing():
     assert 0 < learning_rate(options, 99) < 1e-4
 
 
-@pytest.mark.parametrize("schedule", ["cosine", "constant"])
-def test_warm_up_rises_in_equal_steps_and_hands_over_at_lr(schedule):
-    options = TrainingOptions(steps=20, lr=0.4, warmup_steps=4, schedule=schedule)
+@pytest.mark.parametrize(
+    ("schedule", "half_way"), [("cosine", 0.2), ("constant", 0.4), ("inverse", 0.4 * 6**-0.75), ("steps", 0.04)]
+)
+def test_warm_up_rises_in_equal_steps_and_hands_over_at_lr(schedule, half_way):
+    milestones = (12,) if schedule == "steps" else ()
+    options = TrainingOptions(steps=20, lr=0.4, warmup_steps=4, schedule=schedule, milestones=milestones)
     assert [learning_rate(options, step) for step in range(5)] == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.4])
-    assert learning_rate(options, 12) == pytest.approx(0.2 if schedule == "cosine" else 0.4)
+    assert learning_rate(options, 12) == pytest.approx(half_way)
 
 
 def test_the_constant_schedule_is_constant():
@@ -45,8 +41,22 @@ def test_the_constant_schedule_is_constant():
     assert {learning_rate(options, step) for step in range(20)} == {0.4}
 
 
-def test_each_phase_has_the_schedule_and_the_ramp_to_itself():
-    options, half = (TrainingOptions(steps=steps, lr=0.2, warmup_steps=2) for steps in (100, 50))
+def test_the_inverse_schedule_is_danns():
+    options = TrainingOptions(steps=100, lr=0.01, schedule="inverse")
+    rates = [learning_rate(options, step) for step in (0, 10, 100)]
+    assert rates == pytest.approx([0.01, 0.01 * 2**-0.75, 0.01 * 11**-0.75])
+
+
+def test_the_schedule_of_steps_multiplies_by_gamma_from_each_milestone_on():
+    options = TrainingOptions(steps=10, lr=0.8, schedule="steps", milestones=(3, 7), gamma=0.5)
+    assert [learning_rate(options, step) for step in range(10)] == pytest.approx([0.8] * 3 + [0.4] * 4 + [0.2] * 3)
+
+
+@pytest.mark.parametrize(
+    "schedule", [{}, {"schedule": "inverse"}, {"schedule": "steps", "milestones": (10, 49), "gamma": 0.3}]
+)
+def test_each_phase_has_the_schedule_and_the_ramp_to_itself(schedule):
+    options, half = (TrainingOptions(steps=steps, lr=0.2, warmup_steps=2, **schedule) for steps in (100, 50))
     for of in (learning_rate, adaptation_weight):
         one = [of(half, step) for step in range(50)]
         assert [of(options, step, (0.5,)) for step in range(100)] == one + one
@@ -75,25 +85,53 @@ def test_a_table_of_rates_goes_on_anywhere_and_does_not_grow_with_training():
     assert table.rows.numel() == 2 * STEPS_OF_RATES
 
 
-def test_a_phase_begins_once_and_without_the_momentum_of_the_one_before(train_toy, tmp_path, monkeypatch):
-    forgotten = []
+@pytest.mark.parametrize("optimiser", ["sgd", "adam"])
+def test_a_phase_begins_once_and_without_what_the_optimiser_remembers(train_toy, tmp_path, monkeypatch, optimiser):
+    begun, forgotten = [], []
 
-    def forget(self):
-        original(self)
-        buffers = [state["momentum_buffer"] for state in self.optimiser.state.values()]
-        forgotten.append((self.stream.step, any(buffer.any() for buffer in buffers)))
-        rates = self.rates.rows.tolist()
+    def step(loop):
+        begun.append(loop.step)
+        plain_step(loop)
+        rates = loop.training.rates.rows.tolist()
         assert rates[6:12] == rates[:6], "and with the rates that the first began with"
 
-    original = TrainingStep._forget
-    monkeypatch.setattr(TrainingStep, "_forget", forget)
-    train_toy(tmp_path / "run", "adda", settings={"method.discriminator_width": 16})
-    assert forgotten == [(6, False)]
+    def forget(self):
+        before, _ = remembered(self), plain_forget(self)
+        forgotten.append((begun[-1], before, remembered(self)))
+
+    def remembered(optimisers):
+        return any(value.any() for state in optimisers.state_dict().values() for value in state.values())
+
+    plain_step, plain_forget = Loop._train_step, Optimisers.forget
+    monkeypatch.setattr(Loop, "_train_step", step)
+    monkeypatch.setattr(Optimisers, "forget", forget)
+    settings = {"method.discriminator_width": 16, "training.optimiser": optimiser, "training.lr": 0.001}
+    train_toy(tmp_path / "run", "adda", settings=settings)
+    assert forgotten == [(6, True, False)]
 
 
 def test_a_warm_up_that_a_phase_would_not_see_the_end_of_is_refused(train_toy, tmp_path):
     settings = {"method.discriminator_width": 16, "training.warmup_steps": 6}
     with pytest.raises(AfieldError, match=r"warmup_steps \(6\) must be smaller than any of the method's 2 phases"):
+        train_toy(tmp_path / "run", "adda", 12, settings=settings)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("milestones", "warmup", "message"),
+    [
+        ([2, 6], 0, "milestone 6 does not come within the shortest of the method's 2 phases, which has 6 of 12 steps"),
+        ([2, 5], 3, r"milestone 2 comes before warmup_steps \(3\) end"),
+    ],
+)
+def test_milestones_that_do_not_fit_the_phases_are_refused(train_toy, tmp_path, milestones, warmup, message):
+    settings = {
+        "method.discriminator_width": 16,
+        "training.schedule": "steps",
+        "training.milestones": milestones,
+        "training.warmup_steps": warmup,
+    }
+    with pytest.raises(AfieldError, match=f"^{message}$"):
         train_toy(tmp_path / "run", "adda", 12, settings=settings)
     assert not (tmp_path / "run").exists()
 

@@ -14,7 +14,7 @@ from afield.data.preprocessing import Preprocessing
 from afield.data.task import make_task
 from afield.results.run import read_run
 from afield.training.checkpoint import load_checkpoint
-from afield.training.loop import make_fabric
+from afield.training.devices import make_fabric
 from support.in_processes import unbroken_killed_and_resumed
 from support.resuming import assert_equal_runs
 
@@ -24,9 +24,12 @@ TWO = {
 }  # fmt: skip
 
 
+RECIPES = {"adda": {"accumulate": 2}, "dctn": {"optimiser": "adam", "lr": 0.001}}
+
+
 def as_layer(method, precision):
     layer = {"data": {"name": "digits"}, "task": {"target": "uci"}, "method": {"name": method}, "network": {}}
-    layer["training"] = {"precision": precision}
+    layer["training"] = {"precision": precision, **RECIPES.get(method, {})}
     for key, value in TWO.items():
         section, name = key.split(".")
         layer[section][name] = value
@@ -68,8 +71,9 @@ def test_alternating_updates_keep_processes_equal_and_a_resumed_run_equals_the_u
     for number in range(len(layers)):
         killed, unbroken = (read_run(tmp_path / str(number) / name) for name in ("killed", "unbroken"))
         assert_equal_runs(killed, unbroken)
-    (other,) = load_checkpoint(tmp_path / "0/unbroken/last.ckpt").state["others"]
-    assert other["stream"]["step"] == 5
+    for number, method in enumerate(methods):
+        (other,) = load_checkpoint(tmp_path / str(number) / "unbroken/last.ckpt").state["others"]
+        assert other["stream"]["step"] == 5 * RECIPES.get(method, {}).get("accumulate", 1)
 
 
 def test_two_processes_from_python_and_a_divergence_in_one_line(tmp_path):

@@ -262,6 +262,15 @@ def test_the_step_timer_times_a_method_beside_the_baseline_and_shows_what_it_wro
     assert [(row["method"], row["images"]) for row in rows] == [("baseline", 16), ("far", 20)]
     assert rows[1]["ratio"] == pytest.approx(rows[1]["milliseconds"] / rows[0]["milliseconds"])
     assert "| far | " in script.recorded(file)
+    other = ["--optimiser", "adam", "--neck", "12,6", "--hidden", "5", "--pool", "flatten", "--batch-norm", "each"]
+    monkeypatch.setattr(sys, "argv", ["step_time.py", *small, *other, "--json", str(file)])
+    script.main()
+    row = json.loads(file.read_text("utf-8").splitlines()[-1])
+    assert [row[name] for name in ("optimiser", "neck", "hidden", "pool", "batch_norm")] == [
+        "adam", [12, 6], [5], "flatten", "each"
+    ]  # fmt: skip
+    first, second = [line for line in script.recorded(file).splitlines() if line.endswith(".")]
+    assert second == first.removesuffix(".") + ", neck 12, 6, hidden 5, batch norm each, adam."
     monkeypatch.setattr(sys, "argv", ["step_time.py", "--show", str(tmp_path / "none")])
     with pytest.raises(SystemExit, match="cannot read"):
         script.main()

@@ -3,18 +3,21 @@
 import signal
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
+import tomli_w
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from afield import AfieldError
 from afield.results.records import evaluations, read_records
-from afield.training.checkpoint import load_checkpoint
+from afield.training.checkpoint import load_checkpoint, save_checkpoint
 from support.resuming import (
     DROPOUT,
     Killed,
+    assert_equal_checkpoints,
     assert_equal_runs,
     every,
     kill_after_record,
@@ -186,6 +189,43 @@ def test_a_run_that_lost_its_last_checkpoint_is_not_thrown_away(train_toy, tmp_p
         train_toy(tmp_path / "run", resume=True)
     assert (tmp_path / "run/records.jsonl").read_bytes() == records
     assert (tmp_path / "run/best.ckpt").exists()
+
+
+def test_a_run_begun_before_there_were_some_options_goes_on_with_their_defaults(train_toy, tmp_path, half_run):
+    new = {"accumulate", "optimiser", "pretrained_rate", "nesterov", "betas", "milestones", "gamma"}
+    checkpoint = load_checkpoint(half_run / "last.ckpt")
+    names = list(checkpoint.state["model"])
+    remembered = checkpoint.state["optimiser"]
+    # As it was stored then: by the numbers of parameters, with the settings of torch's optimiser.
+    numbers = {name: number for number, name in enumerate(n for n in names if n in remembered)}
+    checkpoint.state["optimiser"] = {
+        "state": {numbers[name]: state for name, state in remembered.items()},
+        "param_groups": [{"lr": torch.tensor(0.01), "momentum": 0.9, "params": list(numbers.values())}],
+    }
+    config = tomllib.loads((half_run / "config.toml").read_text("utf-8"))
+    for values in (checkpoint.config, config):
+        values["training"] = {key: value for key, value in values["training"].items() if key not in new}
+    save_checkpoint(half_run / "last.ckpt", checkpoint)
+    (half_run / "config.toml").write_text(tomli_w.dumps(config), "utf-8")
+    resumed, unbroken = train_toy(half_run, "baseline", resume=True), train_toy(tmp_path / "unbroken", "baseline")
+    assert_equal_checkpoints(resumed.checkpoint, unbroken.checkpoint)
+
+
+@pytest.mark.parametrize("damage", [{"method": {}}, {"training": 3}, {"training": {"no_such_option": 1}}, {}])
+def test_a_checkpoint_of_another_config_is_an_error(train_toy, half_run, damage):
+    checkpoint = load_checkpoint(half_run / "last.ckpt")
+    checkpoint.config.update(damage or {"network": {**checkpoint.config["network"], "width": 9}})
+    save_checkpoint(half_run / "last.ckpt", checkpoint)
+    with pytest.raises(AfieldError, match="are not of one run: their configs differ"):
+        train_toy(half_run, "baseline", resume=True)
+
+
+def test_a_stored_config_without_a_method_is_an_error(train_toy, half_run):
+    config = tomllib.loads((half_run / "config.toml").read_text("utf-8"))
+    config["method"] = {}
+    (half_run / "config.toml").write_text(tomli_w.dumps(config), "utf-8")
+    with pytest.raises(AfieldError, match=r"'method\.name'"):
+        train_toy(half_run, "baseline", resume=True)
 
 
 def test_what_a_kill_left_half_written_is_swept_away(train_toy, half_run):

@@ -12,13 +12,16 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 import afield
 from afield import AfieldError
 from afield.config.layers import resolve
+from afield.config.training import TrainingOptions
 from afield.data import registry as data_registry
 from afield.methods.baseline import Baseline
 from afield.results.folder import RunFolder
 from afield.results.records import evaluations
 from afield.results.selection import information_score, select
+from afield.training import assemble
 from afield.training.assemble import make_setup
 from afield.training.checkpoint import load_checkpoint, save_checkpoint
+from afield.training.devices import precision_of
 from afield.training.evaluation import Evaluator
 from afield.training.loop import Loop
 
@@ -247,6 +250,31 @@ def test_training_leaves_torchs_settings_as_they_were(train_toy, tmp_path, monke
     assert set(during) == {wanted}
 
 
+@pytest.mark.parametrize(
+    ("device", "gpu", "has_bf16", "expected"),
+    [("auto", True, True, "bf16"), ("auto", True, False, "fp32"), ("auto", False, True, "fp32"),
+     ("cpu", True, True, "fp32"), ("cuda", True, True, "bf16")],
+)  # fmt: skip
+def test_the_precision_that_auto_means_depends_on_the_gpu(monkeypatch, device, gpu, has_bf16, expected):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: has_bf16)
+    assert precision_of(TrainingOptions(precision="auto", device=device)) == expected
+    for given in ("fp32", "bf16"):
+        assert precision_of(TrainingOptions(precision=given, device=device)) == given
+
+
+def test_a_run_whose_precision_was_left_open_records_which_it_was_and_keeps_it(train_toy, tmp_path, monkeypatch):
+    run = train_toy(tmp_path / "run", "baseline", 2, settings={"training.precision": "auto"})
+    assert run.records[0]["precision"] == "fp32"
+    assert run.records[0]["config"]["training"]["precision"] == "auto"
+    fixed = train_toy(tmp_path / "fixed", "baseline", 2)
+    assert "precision" not in fixed.records[0]
+    assert same(weights(run.checkpoint), weights(fixed.checkpoint))
+    monkeypatch.setattr(assemble, "precision_of", lambda options: "bf16")
+    with pytest.raises(AfieldError, match="it was begun in fp32, and here precision 'auto' is bf16"):
+        train_toy(tmp_path / "run", "baseline", 2, resume=True)
+
+
 def test_a_gpu_that_is_not_there_is_an_error(train_toy, tmp_path, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(AfieldError, match=r"'training\.device': this machine has no CUDA device"):
@@ -308,8 +336,8 @@ def test_in_bf16_a_second_descent_of_a_step_sees_the_weights_of_the_first(train_
     def twice(self, batch):
         for _ in range(2):
             losses = self.losses(batch)
-            yield losses
             seen.append(losses["classification"].item())
+            yield losses
 
     monkeypatch.setattr(Baseline, "updates", twice)
     settings = {"training.precision": "bf16", "training.schedule": "constant", "training.momentum": 0.0}

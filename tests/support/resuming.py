@@ -68,7 +68,8 @@ def assert_equal_checkpoints(one, other):
         assert getattr(first, name) == getattr(second, name)
     leaves, others = flat(first.state), flat(second.state)
     assert leaves.keys() == others.keys()
-    assert {"/optimiser/state/0/momentum_buffer", "/stream/noise", "/generators/cpu"} <= leaves.keys()
+    assert {"/stream/noise", "/generators/cpu"} <= leaves.keys()
+    assert any(name.startswith("/optimiser/") for name in leaves)
     for name, leaf in leaves.items():
         if isinstance(leaf, torch.Tensor):
             assert torch.equal(leaf, others[name]), name

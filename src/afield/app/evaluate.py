@@ -12,8 +12,8 @@ from afield.data.open import open_data
 from afield.data.task import LabelledView, UnlabelledView
 from afield.errors import AfieldError
 from afield.methods.registry import AnyMethod
+from afield.training.devices import best_device
 from afield.training.evaluation import Measure
-from afield.training.loop import best_device
 
 
 def evaluate_checkpoint(

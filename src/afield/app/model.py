@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from afield.app.images import as_images
 from afield.config.catalogue import canonical_name, check_there, find_entry
-from afield.config.layers import Config, resolve
+from afield.config.layers import Config, completed, resolve
 from afield.data.normalise import Normalise
 from afield.data.preprocessing import Preprocessing
 from afield.errors import AfieldError
@@ -79,7 +79,7 @@ def load(path: str | Path, *, method: AnyMethod | None = None) -> Model:
     checkpoint = load_checkpoint(file)
     check_method(file, checkpoint, None if method is None else name_of(method))
     try:
-        config = resolve(checkpoint.config)
+        config = resolve(completed(checkpoint.config))
         preprocessing = TypeAdapter(Preprocessing).validate_json(json.dumps(checkpoint.preprocessing), strict=True)
         if not all(isinstance(name, str) for name in checkpoint.classes):
             raise AfieldError("its classes are not names")

@@ -18,7 +18,7 @@ from afield.data.pixels import UnreadableImageError
 from afield.errors import AfieldError
 from afield.files import write_whole
 from afield.methods.registry import AnyMethod
-from afield.training.loop import best_device
+from afield.training.devices import best_device
 
 FORMATS = (".csv", ".json")
 # A dict with the key "class", which cannot be a Python name.

@@ -25,7 +25,8 @@ from afield.results.folder import WHO, RunFolder
 from afield.results.run import Run, read_run
 from afield.results.selection import check_headline
 from afield.training.assemble import opened
-from afield.training.loop import Loop, make_fabric
+from afield.training.devices import make_fabric
+from afield.training.loop import Loop
 from afield.training.processes import GUARD, Parcel, check_guarded, pack, unpack, without_nameless_script
 from afield.training.progress import Display
 
@@ -133,12 +134,13 @@ def describe(config: Config, loop: Loop) -> str:
     sources = ", ".join(names) if len(names) <= MOST_NAMED else f"{len(names)} sources"
     domains = len(names) + (loop.setup.task.target is not None)
     size, training = config.data.image_size, config.training
+    batches = f"{training.accumulate} x " * (training.accumulate > 1)
     device = torch.cuda.get_device_name(loop.device) if loop.device.type == "cuda" else loop.device.type
     where = "memory" if loop.device.type == "cpu" else "its memory"
     parts = [
         f"{config.method_name}, {config.task.kind}: {sources} -> {config.task.target or 'unseen domains'}",
         f"backbone {config.network.backbone}, images of {size} x {size}",
-        f"{training.steps} step{'s' * (training.steps > 1)} of {domains} x {training.batch_size} images",
+        f"{training.steps} step{'s' * (training.steps > 1)} of {batches}{domains} x {training.batch_size} images",
         f"on {device}" + (f" x {training.devices}" if training.devices > 1 else ""),
         f"images all in {where}" if loop.stream.resident else "images streamed",
         *([f"resumed at step {loop.step}"] if loop.step else []),

@@ -100,8 +100,9 @@ def completed(stored: Values) -> Values:
     method that is not known yet, no default is known.
     """
     values = merge(stored)
-    entry = find_entry(values["method"].pop("name"), importing=False)
-    return typed(entry, values).as_dict()
+    if not isinstance(name := values["method"].pop("name", None), str):
+        raise AfieldError("config key 'method.name': a stored config says which method it is of")
+    return typed(find_entry(name, importing=False), values).as_dict()
 
 
 def stack(layers: Iterable[Values]) -> Values:

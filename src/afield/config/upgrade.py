@@ -1,4 +1,4 @@
-"""Configs and records of version 0.1.0, converted to the present names."""
+"""Stored configs and records of earlier versions, converted to the present names."""
 
 from typing import Any
 
@@ -10,6 +10,9 @@ def upgraded(config: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     sections = [config.get(name) for name in ("data", "training", "network")] if isinstance(config, dict) else [None]
     if not all(isinstance(section, dict) for section in sections) or "name" not in config["data"]:
         return config
+    if config["network"].get("pretrained") and "pretrained_rate" not in config["training"]:
+        # A backbone learned at the rate of all other parts, which is not the option's default.
+        config = {**config, "training": {**config["training"], "pretrained_rate": 1.0}}
     if "image_size" in config["data"]:
         return config
     data, training, network = dict(config["data"]), dict(config["training"]), dict(config["network"])

@@ -24,8 +24,8 @@ from afield.data.residence import make_resident, stays_resident
 from afield.data.strong_views import strong_digits, strong_photos
 from afield.data.task import Task
 
-# The host writes the picks of so many steps at a time; between two writes it has no part in drawing a resident batch.
-STEPS_OF_PICKS = 256
+# The host writes the picks of so many batches at a time; between two writes it has no part in drawing a resident one.
+BATCHES_OF_PICKS = 256
 BATCHES_AHEAD = 6
 STRONG_VIEWS: dict[Augmentation, Callable[[Tensor], Tensor]] = {"photos": strong_photos}
 
@@ -99,7 +99,10 @@ class Order:
 
 
 class BatchStream:
-    """An endless stream of batches over a task, reproducible from a seed and resumable at any step."""
+    """An endless stream of batches over a task, reproducible from a seed and resumable after any of them.
+
+    `step` counts the batches.
+    """
 
     def __init__(
         self,
@@ -126,17 +129,17 @@ class BatchStream:
         self.arrivals: Arrivals = (ResidentArrivals if self.resident else StreamedArrivals)(self)
 
     def next(self) -> Batch:
-        """The batch of this step."""
+        """The next batch."""
         self.prepare()
         return self.draw()
 
-    def prepare(self) -> None:
-        """The host's part of a step."""
-        self.arrivals.prepare(self.step)
-        self.step += 1
+    def prepare(self, batches: int = 1) -> None:
+        """The host's part of the next batch, or of the next few that are then drawn one after the other."""
+        self.arrivals.prepare(self.step, batches)
+        self.step += batches
 
     def draw(self) -> Batch:
-        """The device's part of a step. After `prepare`, and as often."""
+        """The device's part of a batch. After `prepare`, as often as it was told."""
         images, label_picks = self.arrivals.draw()
         return self._batch(self.normalise(images.permute(0, 3, 1, 2)), self.labels[label_picks])
 
@@ -173,17 +176,17 @@ class BatchStream:
 
 
 class Arrivals:
-    """How the images of a step come to the device."""
+    """How the images of a batch come to the device."""
 
     def __init__(self, stream: BatchStream) -> None:
         self.stream, self.order, self.device = stream, stream.order, stream.device
 
-    def prepare(self, step: int) -> None:
-        """The host's part."""
+    def prepare(self, step: int, batches: int) -> None:
+        """The host's part, of so many batches from this one on."""
         raise NotImplementedError
 
     def draw(self) -> tuple[Tensor, Tensor]:
-        """The device's part: augmented images (n, side, side, 3), and which labels are theirs."""
+        """The device's part of one: augmented images (n, side, side, 3), and which labels are theirs."""
         raise NotImplementedError
 
     def restart(self) -> None:
@@ -199,19 +202,17 @@ class ResidentArrivals(Arrivals):
         held = make_resident(stream.splits, self.device)
         self.parts = held.parts
         self.homes = [held.homes[id(images)] for images in stream.splits]
-        width = len(stream.splits) * stream.per_domain
-        self.picks = torch.empty(STEPS_OF_PICKS, width, dtype=torch.int64, device=self.device)
-        self.label_picks = torch.empty(
-            STEPS_OF_PICKS, stream.num_sources * stream.per_domain, dtype=torch.int64, device=self.device
-        )
+        self.picks, self.label_picks = self._tables(BATCHES_OF_PICKS)
         self.cursor = torch.zeros(1, dtype=torch.int64, device=self.device)
         self.picked_from: int | None = None
 
-    def prepare(self, step: int) -> None:
-        """The picks of the next steps, if those before are used up."""
-        if self.picked_from is not None and step != self.picked_from + STEPS_OF_PICKS:
+    def prepare(self, step: int, batches: int) -> None:
+        """The picks of the next batches, unless they are written: all of them, since none is drawn in between."""
+        if self.picked_from is not None and step + batches <= self.picked_from + len(self.picks):
             return
-        picks = [self.order.picks(domain, step, STEPS_OF_PICKS) for domain in range(len(self.homes))]
+        if batches > len(self.picks):  # before anything has been recorded that reads from the tables
+            self.picks, self.label_picks = self._tables(batches)
+        picks = [self.order.picks(domain, step, len(self.picks)) for domain in range(len(self.homes))]
         starts = self.stream.label_starts
         self.picks.copy_(torch.cat([start + pick for (_, start), pick in zip(self.homes, picks, strict=True)], dim=1))
         self.label_picks.copy_(torch.cat([s + pick for s, pick in zip(starts, picks, strict=False)], dim=1))
@@ -219,7 +220,7 @@ class ResidentArrivals(Arrivals):
         self.picked_from = step
 
     def draw(self) -> tuple[Tensor, Tensor]:
-        """Look up the images of the cursor's step, and move it on."""
+        """Look up the images of the cursor's batch, and move it on."""
         picks, label_picks = (p.index_select(0, self.cursor).squeeze(0) for p in (self.picks, self.label_picks))
         self.cursor += 1
         recipe, noise = self.stream.augmentation, self.stream.noise
@@ -230,8 +231,17 @@ class ResidentArrivals(Arrivals):
         return augment(torch.cat(found), torch.arange(len(picks)), recipe, noise), label_picks
 
     def restart(self) -> None:
-        """Write the picks anew at the next step."""
+        """Write the picks anew before the next batch."""
         self.picked_from = None
+
+    def _tables(self, batches: int) -> tuple[Tensor, Tensor]:
+        """Room for the picks of so many batches: of images, and of the sources' labels."""
+        domains = len(self.homes), self.stream.num_sources
+        first, second = (
+            torch.empty(batches, count * self.stream.per_domain, dtype=torch.int64, device=self.device)
+            for count in domains
+        )
+        return first, second
 
 
 @dataclass
@@ -244,7 +254,7 @@ class HostBatch:
 
 
 class StreamedArrivals(Arrivals):
-    """Batches are read ahead into host memory and copied to one place on the device, where a step finds them."""
+    """Batches are read ahead into host memory and copied to fixed places on the device, where a step finds them."""
 
     def __init__(self, stream: BatchStream) -> None:
         super().__init__(stream)
@@ -252,26 +262,34 @@ class StreamedArrivals(Arrivals):
         # The domains of a batch are read at the same time, or each would wait for the last file of the one before.
         self.readers = ThreadPoolExecutor(THREADS * len(stream.splits), thread_name_prefix="afield-read")
         side, count = stream.splits[0].side or 0, len(stream.splits) * stream.per_domain
-        self.shape = (count, side, side, 3)
-        self.pixels = torch.empty(self.shape, dtype=torch.uint8, device=self.device)
-        self.label_picks = torch.empty(stream.num_sources * stream.per_domain, dtype=torch.int64, device=self.device)
+        self.shape, self.labelled = (count, side, side, 3), stream.num_sources * stream.per_domain
+        self.places: list[tuple[Tensor, Tensor]] = []
+        """Pixels and label picks of each batch of a step."""
+        self.drawn = 0
         self.whole = torch.arange(count, device=self.device)
 
-    def prepare(self, step: int) -> None:
-        """Wait for the batch of the step, and send it on its way to the device."""
+    def prepare(self, step: int, batches: int) -> None:
+        """Wait for the batches, and send each on its way to a place of its own."""
         if self.prefetcher is None:
             self.prefetcher = Prefetcher(self._fill, [self._buffer() for _ in range(BATCHES_AHEAD)], step)
-        batch = self.prefetcher.take()
-        self.pixels.copy_(batch.pixels, non_blocking=True)
-        self.label_picks.copy_(batch.label_picks, non_blocking=True)
-        if self.device.type == "cuda":
-            batch.copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            batch.copied.record(torch.cuda.current_stream(self.device))
-        self.prefetcher.give_back(batch)
+        while len(self.places) < batches:
+            pixels = torch.empty(self.shape, dtype=torch.uint8, device=self.device)
+            self.places.append((pixels, torch.empty(self.labelled, dtype=torch.int64, device=self.device)))
+        for pixels, label_picks in self.places[:batches]:
+            batch = self.prefetcher.take()
+            pixels.copy_(batch.pixels, non_blocking=True)
+            label_picks.copy_(batch.label_picks, non_blocking=True)
+            if self.device.type == "cuda":
+                batch.copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
+                batch.copied.record(torch.cuda.current_stream(self.device))
+            self.prefetcher.give_back(batch)
+        self.drawn = 0
 
     def draw(self) -> tuple[Tensor, Tensor]:
-        """What `prepare` has sent."""
-        return augment(self.pixels, self.whole, self.stream.augmentation, self.stream.noise), self.label_picks.clone()
+        """What `prepare` has sent, one batch after the other. A recorded step reads from these same places."""
+        pixels, label_picks = self.places[self.drawn]
+        self.drawn += 1
+        return augment(pixels, self.whole, self.stream.augmentation, self.stream.noise), label_picks.clone()
 
     def restart(self) -> None:
         """Drop what was read ahead."""
@@ -282,7 +300,7 @@ class StreamedArrivals(Arrivals):
     def _buffer(self) -> HostBatch:
         pinned = self.device.type == "cuda"
         pixels = torch.empty(self.shape, dtype=torch.uint8, pin_memory=pinned)
-        return HostBatch(pixels, torch.empty(len(self.label_picks), dtype=torch.int64, pin_memory=pinned))
+        return HostBatch(pixels, torch.empty(self.labelled, dtype=torch.int64, pin_memory=pinned))
 
     def _fill(self, step: int, batch: HostBatch) -> None:
         if batch.copied is not None:

@@ -93,7 +93,11 @@ class Method(nn.Module):
         return scores
 
     def learning(self) -> Mapping[str, Learning]:
-        """How parts learn that do not learn as the config says, by the part's name, such as "discriminator"."""
+        """How parts learn that do not learn as the config says, by the part's name, such as "discriminator".
+
+        Of parts within parts the smallest counts: "classifier.2" before "classifier". The loop asks once, before
+        training; what asks for no gradient then never learns.
+        """
         return {}
 
     # What few methods change

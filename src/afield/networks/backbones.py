@@ -92,6 +92,12 @@ def without_neck(backbone: nn.Module) -> nn.Module:
     return backbone.backbone if isinstance(backbone, NeckedBackbone) else backbone
 
 
+def backbone_parameters(network: nn.Module) -> set[nn.Parameter]:
+    """What pretrained weights are for in a network: the parameters of its backbones, copies too, but of no neck."""
+    backbones = (module for module in network.modules() if isinstance(module, DigitNetwork | TimmBackbone))
+    return {parameter for backbone in backbones for parameter in backbone.parameters()}
+
+
 def map_shape(backbone: nn.Module, image_size: int, name: str) -> tuple[int, int, int]:
     """(C, H, W) of the map an image of this size gives, found by one forward pass."""
     training = backbone.training

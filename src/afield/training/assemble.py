@@ -24,6 +24,7 @@ from afield.methods.create import method_of
 from afield.networks import check_backbone, normalisation
 from afield.results.folder import WHO, RunFolder
 from afield.results.records import Record
+from afield.training.devices import precision_of
 from afield.training.loop import Loop, Setup, isolated_generators
 from afield.training.memory import is_out_of_memory, memory_explained
 
@@ -91,7 +92,7 @@ def make_setup(config: Config, data: DomainSet) -> Setup:
     preprocessing = Preprocessing(config.data.image_size, mean, std, config.data.oblong)
     return Setup(
         config.method_name, method, task, views, preprocessing, config.data, config.training, config.as_dict(),
-        origin=entry.origin,
+        pretrained=config.network.starts_trained, origin=entry.origin,
     )  # fmt: skip
 
 
@@ -123,4 +124,5 @@ def make_header(config: Config, data: DomainSet, device: torch.device, place: Pl
         "device": torch.cuda.get_device_name(device)
         if device.type == "cuda"
         else f"cpu, {torch.get_num_threads()} threads",
+        **({"precision": precision_of(config.training)} if config.training.precision == "auto" else {}),
     }

@@ -6,6 +6,7 @@ from contextlib import ExitStack, contextmanager
 import torch
 
 from afield.config.training import TrainingOptions
+from afield.training.devices import precision_of
 
 RECOMPILE_LIMIT = 1000
 
@@ -21,7 +22,7 @@ def backend_settings(options: TrainingOptions) -> Iterator[None]:
         torch.backends.cudnn.benchmark = True
         # In a bf16 run the few products that stay in float32 need no more than the 10 bits of TF32, which convolutions
         # of a float32 run have as well.
-        torch.set_float32_matmul_precision("high" if options.precision == "bf16" else "highest")
+        torch.set_float32_matmul_precision("high" if precision_of(options) == "bf16" else "highest")
         if options.execution == "compiled":
             from torch._dynamo import config  # takes a second to import
 

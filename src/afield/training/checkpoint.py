@@ -1,6 +1,7 @@
 """Checkpoints that are safe to load from a stranger: tensors as safetensors, all else as JSON. No pickle anywhere."""
 
 import json
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -115,9 +116,15 @@ def _unfold(tree: Any, tensors: dict[str, Tensor]) -> Any:
     return tree
 
 
-def optimiser_state(state: dict[str, Any]) -> dict[str, Any]:
-    """An optimiser's state as loaded, with the integer keys that JSON made strings."""
-    return {**state, "state": {int(key): value for key, value in state["state"].items()}}
+def optimiser_state(stored: dict[str, Any], parameters: Iterable[str]) -> dict[str, dict[str, Tensor]]:
+    """What optimisers remember by the names of parameters, of which a method has these.
+
+    Older files have the state of torch's optimiser, which goes by their numbers.
+    """
+    if stored.keys() != {"state", "param_groups"}:
+        return stored
+    names = list(parameters)
+    return {names[int(number)]: state for number, state in stored["state"].items()}
 
 
 def generator_states(device: torch.device) -> dict[str, Tensor]:

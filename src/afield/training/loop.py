@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import tomli_w
 import torch
 from lightning.fabric import Fabric
 
 from afield.config.data import DataOptions
+from afield.config.layers import completed
 from afield.config.training import TrainingOptions
 from afield.data.batches import BatchStream
 from afield.data.preprocessing import Preprocessing
@@ -32,13 +33,13 @@ from afield.training.checkpoint import (
     restore_generators,
     save_checkpoint,
 )
+from afield.training.devices import accelerator, make_fabric
 from afield.training.evaluation import Evaluator
 from afield.training.progress import STEPS_BETWEEN_UPDATES, RunProgress
 from afield.training.schedules import adaptation_weight, learning_rate
 from afield.training.step import TrainingStep
 from afield.training.tensorboard import Board
 
-PRECISIONS: dict[str, Literal["32-true", "bf16-mixed"]] = {"fp32": "32-true", "bf16": "bf16-mixed"}
 # Fabric announces the precision of every run, which the config says already. Which logger it uses depends on what was
 # imported.
 for name in ("lightning.fabric", "lightning.pytorch", "lightning_utilities"):
@@ -59,6 +60,8 @@ class Setup:
     data: DataOptions
     options: TrainingOptions
     config: dict[str, dict[str, Any]]
+    pretrained: bool
+    """Whether the backbone started from weights that someone has trained; those of a checkpoint do not count."""
     origin: str = ""
     """Where the method is, if it is not part of afield."""
 
@@ -82,7 +85,7 @@ class Loop:
             setup.data.placement,
             (self.fabric.global_rank, self.fabric.world_size),
         )
-        self.training = TrainingStep(self.method, self.stream, options, self.fabric)
+        self.training = TrainingStep(self.method, self.stream, options, self.fabric, setup.pretrained)
         self.evaluator = Evaluator(
             setup.views, setup.preprocessing, self.device, setup.data.placement if self.stream.resident else "streamed"
         )
@@ -94,8 +97,8 @@ class Loop:
 
     @property
     def step(self) -> int:
-        """How many steps have been taken. The stream counts them: it must know which batch comes next."""
-        return self.stream.step
+        """How many steps have been taken."""
+        return self.training.taken
 
     @property
     def ended(self) -> bool:
@@ -225,22 +228,33 @@ class Loop:
             self.start(header)
             return
         checkpoint = load_checkpoint(self.folder.last)
-        if checkpoint.config != self.setup.config:
+        if not self._is_of(checkpoint):
             raise AfieldError(f"{self.folder.config} and {self.folder.last} are not of one run: their configs differ")
         if not records or records[0]["protocol"] != header["protocol"]:
             raise AfieldError(f"cannot resume {self.folder.path}: its records are of other data than there is now")
         begun_on = "cuda" if "cuda" in checkpoint.state.get("generators", {}) else "cpu"
         if begun_on != self.device.type:
             raise AfieldError(f"cannot resume {self.folder.path} on {self.device.type}: it was begun on {begun_on}")
+        if (begun_in := records[0].get("precision")) != (here := header.get("precision")):
+            raise AfieldError(
+                f"cannot resume {self.folder.path}: it was begun in {begun_in}, and here precision 'auto' is {here}"
+            )
         try:
             self._restore(checkpoint)
-        except (RuntimeError, KeyError, TypeError, ValueError) as error:
+        except (RuntimeError, LookupError, TypeError, ValueError, AttributeError) as error:
             raise AfieldError(f"{self.folder.last} is damaged: its state does not fit its config") from error
         self.fabric.barrier()  # until all have read
         if self.leads:
             self.folder.sweep()
             rewrite_records(self.folder.records, [r for r in records if r.get("step", 0) <= self.step])
         self.fabric.barrier()
+
+    def _is_of(self, checkpoint: Checkpoint) -> bool:
+        """Whether a checkpoint has this run's config; options that did not exist when it was stored are defaults."""
+        try:
+            return completed(checkpoint.config) == self.setup.config
+        except (AfieldError, AttributeError, TypeError):  # a damaged one
+            return False
 
     def _save(self, path: Path) -> None:
         """Write a checkpoint, with what `_meet` has learned."""
@@ -249,7 +263,7 @@ class Loop:
         setup = self.setup
         state = {
             "model": self.method.state_dict(),
-            "optimiser": self.training.optimiser.state_dict(),
+            "optimiser": self.training.optimisers.state_dict(),
             **self._own_state(),
             "others": self.others,
             "loss_names": self.training.names,
@@ -269,32 +283,12 @@ class Loop:
         self.saved_step, self.seconds = checkpoint.step, state["seconds"]
         self.method.load_state_dict(state["model"])
         own = [state, *state["others"]][self.fabric.global_rank]
-        self.training.restore(optimiser_state(state["optimiser"]), state["loss_names"], own["loss_sums"])
+        optimisers = optimiser_state(state["optimiser"], dict(self.method.named_parameters()))
+        self.training.restore(optimisers, state["loss_names"], own["loss_sums"])
         self.stream.load_state_dict(own["stream"])
-        if self.step != checkpoint.step:
-            raise ValueError(f"the stream stands at step {self.step}, the checkpoint at {checkpoint.step}")
+        if self.stream.step != checkpoint.step * self.options.accumulate:
+            raise ValueError(f"the stream stands at batch {self.stream.step}, the checkpoint at step {checkpoint.step}")
         restore_generators(own["generators"], self.device)
-
-
-def make_fabric(options: TrainingOptions) -> Fabric:
-    """What runs a loop: in this process or, once launched, in as many as there are devices."""
-    kind, count = accelerator(options), options.devices
-    if kind == "cuda" and count > (there := torch.cuda.device_count()):
-        raise AfieldError(f"config key 'training.devices': {count} are asked for, and this machine has {there}")
-    strategy = "ddp_spawn" if count > 1 else "auto"
-    return Fabric(accelerator=kind, devices=count, strategy=strategy, precision=PRECISIONS[options.precision])
-
-
-def accelerator(options: TrainingOptions) -> str:
-    """The device kind to train on."""
-    if options.device == "cuda" and not torch.cuda.is_available():
-        raise AfieldError("config key 'training.device': this machine has no CUDA device")
-    return best_device().type if options.device == "auto" else options.device
-
-
-def best_device() -> torch.device:
-    """A GPU where there is one."""
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def _broken(method: Method) -> bool:

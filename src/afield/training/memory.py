@@ -30,6 +30,6 @@ def memory_explained(config: Config) -> Iterator[None]:
             raise
         streamed = "" if config.data.placement == "streamed" else ", or set data.placement=streamed"
         raise AfieldError(
-            f"out of memory: lower training.batch_size ({config.training.batch_size}) or data.image_size "
-            f"({config.data.image_size}), choose a smaller network{streamed}"
+            f"out of memory: lower training.batch_size ({config.training.batch_size}), of which training.accumulate "
+            f"averages several, or data.image_size ({config.data.image_size}), choose a smaller network{streamed}"
         ) from error

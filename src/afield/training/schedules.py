@@ -21,14 +21,21 @@ def phase_starts(options: TrainingOptions, phases: Sequence[float]) -> list[int]
     return [0, *(math.ceil(share * options.steps) for share in phases)]
 
 
-def check_warmup(options: TrainingOptions, phases: Sequence[float]) -> None:
-    """Raise if warm-up takes as long as a phase: the learning rate would never reach its full value in it."""
+def check_schedule(options: TrainingOptions, phases: Sequence[float]) -> None:
+    """Raise unless every phase sees the whole of the schedule: the full rate after warm-up, and every milestone."""
     shortest = min(end - start for start, end in pairwise([*phase_starts(options, phases), options.steps]))
     if options.warmup_steps >= max(shortest, 1):
         raise AfieldError(
             f"warmup_steps ({options.warmup_steps}) must be smaller than any of the method's {len(phases) + 1} phases; "
             f"the shortest has {shortest} of {options.steps} steps"
         )
+    if options.milestones and options.milestones[-1] >= shortest:
+        raise AfieldError(
+            f"milestone {options.milestones[-1]} does not come within the shortest of the method's {len(phases) + 1} "
+            f"phases, which has {shortest} of {options.steps} steps"
+        )
+    if options.milestones and options.milestones[0] < options.warmup_steps:
+        raise AfieldError(f"milestone {options.milestones[0]} comes before warmup_steps ({options.warmup_steps}) end")
 
 
 def within_phase(options: TrainingOptions, step: int, phases: Sequence[float]) -> tuple[int, int, int]:
@@ -39,14 +46,33 @@ def within_phase(options: TrainingOptions, step: int, phases: Sequence[float]) -
 
 
 def learning_rate(options: TrainingOptions, step: int, phases: Sequence[float] = ()) -> float:
-    """The rate of step 0, 1, ..., steps - 1: a linear warm-up, then constant or half a cosine down to 0."""
+    """The rate of step 0, 1, ..., steps - 1: a linear warm-up, then what `schedule` says.
+
+    With p the share done of what follows warm-up, `cosine` is lr (1 + cos(pi p)) / 2, and `inverse` lr (1 + 10 p)^-0.75
+    (Ganin et al. 2016, section 5.2.2); `steps` is lr gamma^k after k of the milestones.
+
+    >>> [learning_rate(TrainingOptions(steps=4, lr=1.0), step) for step in (0, 2)]
+    [1.0, 0.5]
+    >>> options = TrainingOptions(steps=2, lr=1.0, schedule="inverse")
+    >>> learning_rate(options, 0), learning_rate(options, 1) == 6**-0.75
+    (1.0, True)
+    >>> options = TrainingOptions(steps=8, lr=1.0, schedule="steps", milestones=(2, 3), gamma=0.5)
+    >>> [learning_rate(options, step) for step in range(5)]
+    [1.0, 1.0, 0.5, 0.25, 0.25]
+    """
     _, done, steps = within_phase(options, step, phases)
     if done < options.warmup_steps:
         return options.lr * (done + 1) / options.warmup_steps
-    if options.schedule == "constant":
-        return options.lr
     progress = (done - options.warmup_steps) / (steps - options.warmup_steps)
-    return options.lr * 0.5 * (1 + math.cos(math.pi * progress))
+    match options.schedule:
+        case "constant":
+            return options.lr
+        case "cosine":
+            return options.lr * 0.5 * (1 + math.cos(math.pi * progress))
+        case "inverse":
+            return float(options.lr * (1 + 10 * progress) ** -0.75)
+        case "steps":
+            return float(options.lr * options.gamma ** bisect_right(options.milestones, done))
 
 
 def adaptation_weight(options: TrainingOptions, step: int, phases: Sequence[float] = ()) -> float:

@@ -1,12 +1,13 @@
-"""One optimiser step: draw a batch, compute the losses, backpropagate, update.
+"""One optimiser step: draw a batch or several, compute the losses, backpropagate, update.
 
-A step has two parts. First the host prepares the batch and, now and then, a table of learning rates and adaptation
+A step has two parts. First the host prepares the batches and, now and then, a table of learning rates and adaptation
 weights. Everything after that is operations on the device. So a step can run in three ways that give the same losses:
 `eager`; as a `graph`, recorded once on a GPU and replayed without the host; or `compiled`, where torch.compile fuses
 the small operations of the losses and a GPU then records the result as a graph. Run it inside `backend_settings`.
 """
 
-from typing import Any
+import warnings
+from collections.abc import Iterator
 
 import torch
 from lightning.fabric import Fabric
@@ -16,40 +17,37 @@ from torch.nn.utils import clip_grad_norm_
 from afield.config.training import TrainingOptions
 from afield.data.batches import BatchStream
 from afield.methods import Losses, Method
+from afield.training.optimisers import Optimisers, State
 from afield.training.rates import RateTable
-from afield.training.schedules import check_warmup, within_phase
+from afield.training.schedules import check_schedule, within_phase
 
-# Real steps, run eagerly: libraries choose their kernels and the optimiser makes its state before a graph is recorded.
+# Real steps, run eagerly: libraries choose their kernels before a graph is recorded.
 STEPS_BEFORE_RECORDING = 3
 
 
 class TrainingStep:
-    """Everything a step changes: the method's weights, the optimiser, the stream, the sums of the losses."""
+    """Everything a step changes: the method's weights, the optimisers, the stream, the sums of the losses."""
 
-    def __init__(self, method: Method, stream: BatchStream, options: TrainingOptions, fabric: Fabric) -> None:
+    def __init__(
+        self,
+        method: Method,
+        stream: BatchStream,
+        options: TrainingOptions,
+        fabric: Fabric,
+        pretrained: bool = False,
+    ) -> None:
         self.method, self.stream, self.options, self.fabric = method, stream, options, fabric
         self.device = fabric.device
         alone = fabric.world_size == 1  # several processes average their gradients, which no graph records
         on_gpu = self.device.type == "cuda" and alone
         kind = ("graph" if on_gpu else "eager") if options.execution == "auto" else options.execution
         self.recorded = on_gpu and kind != "eager"
+        check_schedule(options, method.phases)
+        self.rates = RateTable(options, method.phases, self.device)
+        self.weight = torch.zeros((), device=self.device)
+        self.optimisers = Optimisers(method, options, self.device, pretrained=pretrained, recorded=self.recorded)
         if kind == "compiled":
             compile_losses(method)
-        check_warmup(options, method.phases)
-        self.rates = RateTable(options, method.phases, self.device)
-        self.lr, self.weight = (torch.zeros((), device=self.device) for _ in range(2))
-        self.optimiser = torch.optim.SGD(
-            method.parameters(),
-            lr=self.lr,
-            momentum=options.momentum,
-            weight_decay=options.weight_decay,
-            fused=True,
-        )
-        if options.momentum:
-            # The fused update wants a buffer for all parameters or for none, and a method's parts may join late.
-            for parameter in method.parameters():
-                if parameter.requires_grad:
-                    self.optimiser.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
         self.names: list[str] = []
         self.values = torch.zeros(0, device=self.device)
         self.sums = torch.zeros(1, dtype=torch.float64, device=self.device)
@@ -63,17 +61,17 @@ class TrainingStep:
         """The step since which this process runs the phase's steps; a graph is recorded a few steps later."""
 
     def __call__(self) -> None:
-        """Take one step, the stream's next. Afterwards `losses` holds its losses, until the next one."""
-        step = self.stream.step
+        """Take the next step. Afterwards `losses` holds its losses, until the one after it."""
+        step = self.taken
         phase, done, _ = within_phase(self.options, step, self.method.phases)
         if phase != self.method.phase:
             self.method.phase, self.graph, self.eager_from = phase, None, None
             if done == 0:  # the phase begins with this step; otherwise a resumed run goes on within it
-                self._forget()
+                self.optimisers.forget()  # it has other losses than the one before
         if self.eager_from is None:
             self.eager_from = step
         self.rates.prepare(step)
-        self.stream.prepare()
+        self.stream.prepare(self.options.accumulate)
         if self.recorded and self.graph is None and step >= self.eager_from + STEPS_BEFORE_RECORDING:
             self._record()
         if self.graph is not None:
@@ -84,8 +82,13 @@ class TrainingStep:
             self._step()
 
     @property
+    def taken(self) -> int:
+        """How many steps have been taken. The stream counts its batches: it must know which comes next."""
+        return self.stream.step // self.options.accumulate
+
+    @property
     def losses(self) -> Losses:
-        """The losses of the last step."""
+        """The losses of the last step, each a mean over its batches."""
         return dict(zip(self.names, self.values, strict=True))
 
     def take_mean_losses(self) -> dict[str, float]:
@@ -96,60 +99,64 @@ class TrainingStep:
         self.sums.zero_()  # in place: a recorded graph adds to this very tensor
         return {name: value / steps for name, value in zip(self.names, sums, strict=True)}
 
-    def restore(self, optimiser: dict[str, Any], names: list[str], sums: Tensor) -> None:
+    def restore(self, optimisers: State, names: list[str], sums: Tensor) -> None:
         """Go on where these stood. The method and the stream, which counts the steps, restore their own states."""
-        self.optimiser.load_state_dict(optimiser)
-        for parameter, state in self.optimiser.state.items():
-            # The fused update walks memory: its buffers must lie as their parameters do.
-            state["momentum_buffer"] = torch.empty_like(parameter).copy_(state["momentum_buffer"])
+        self.optimisers.load_state_dict(optimisers)
         self.rates.restart()
         self.names, self.sums = names, sums.to(self.device)
-        for group in self.optimiser.param_groups:
-            group["lr"] = self.lr
-
-    def _forget(self) -> None:
-        """Set all momentum to 0: a new phase has other losses than the one before."""
-        if self.options.momentum:
-            for state in self.optimiser.state.values():
-                state["momentum_buffer"].zero_()
 
     def _step(self) -> None:
         rates = self.rates.take()
-        self.lr.copy_(rates[0])
+        self.optimisers.set_rates(rates[0])
         self.weight.copy_(rates[1])
         self.method.train()
-        losses: Losses = {}
+        losses: list[Losses] = [{} for _ in range(self.options.accumulate)]
         with self.fabric.autocast():
-            for update in self.method.training_step(self.stream.draw()):
-                self._descend(update)
-                losses |= update
-        if list(losses) != self.names:
-            self.names = list(losses)
-            self.sums = torch.zeros(len(losses) + 1, dtype=torch.float64, device=self.device)
-        self.values = torch.stack([value.detach().float() for value in losses.values()])
+            runs = [self._backpropagated(self.method.training_step(self.stream.draw())) for _ in losses]
+            for updates in zip(*runs, strict=True):
+                self._descend()
+                for of_batch, update in zip(losses, updates, strict=True):
+                    of_batch |= update
+        if list(losses[0]) != self.names:
+            self.names = list(losses[0])
+            self.sums = torch.zeros(len(self.names) + 1, dtype=torch.float64, device=self.device)
+        values = [torch.stack([value.float() for value in of_batch.values()]) for of_batch in losses]
+        self.values = torch.stack(values).mean(dim=0) if len(values) > 1 else values[0]
         self.sums[:-1] += self.values
         self.sums[-1] += 1
         # Statistics of batch norm are of a process's own images; so all processes stay equal.
         self._average([buffer for buffer in self.method.buffers() if buffer.is_floating_point()])
 
-    def _descend(self, losses: Losses) -> None:
-        """Sum, with the ramped losses at this step's weight; backpropagate; clip; update."""
-        terms: list[Tensor] = []
-        for ramped in (False, True):
-            values = [value for name, value in losses.items() if (name in self.method.ramped) == ramped]
-            if values:
-                terms.append(torch.stack(values).sum() * (self.weight if ramped else 1))
-        total = torch.stack(terms).sum()
-        self.healthy &= total.detach().isfinite()
-        self.optimiser.zero_grad(set_to_none=True)
-        with torch.autocast(self.device.type, enabled=False):
-            self.fabric.backward(total)
+    def _backpropagated(self, updates: Iterator[Losses]) -> Iterator[Losses]:
+        """The updates of one batch, each as soon as its gradients are added to those of the step's other batches.
+
+        So a batch's activations, but for those that a later update needs, are gone before the next batch has any.
+        """
+        for losses in updates:
+            terms: list[Tensor] = []
+            for ramped in (False, True):
+                values = [value for name, value in losses.items() if (name in self.method.ramped) == ramped]
+                if values:
+                    terms.append(torch.stack(values).sum() * (self.weight if ramped else 1))
+            total = torch.stack(terms).sum()
+            self.healthy &= total.detach().isfinite()
+            if self.options.accumulate > 1:
+                total = total / self.options.accumulate
+            # An update of nothing but parts that stand still has no gradient; of any other, that is an error.
+            if total.requires_grad or not self.optimisers.still:
+                with torch.autocast(self.device.type, enabled=False):
+                    self.fabric.backward(total)
+            # Autocast keeps the weights it has cast; what comes after the update must not see the old ones.
+            torch.clear_autocast_cache()
+            yield {name: value.detach() for name, value in losses.items()}
+
+    def _descend(self) -> None:
+        """Clip and update, with the gradients that have been added up; then let go of them."""
         self._average([parameter.grad for parameter in self.method.parameters() if parameter.grad is not None])
         if self.options.clip_norm:
             clip_grad_norm_(self.method.parameters(), self.options.clip_norm)
-        self.optimiser.step()
-        # Autocast keeps the weights it has cast; a second forward pass of this step must not see the old ones.
-        torch.clear_autocast_cache()
+        self.optimisers.step()
+        self.method.zero_grad()
 
     def _average(self, tensors: list[Tensor]) -> None:
         """Replace tensors by their mean over all processes.
@@ -168,7 +175,9 @@ class TrainingStep:
         """A step on a stream of its own, as PyTorch asks for before recording."""
         side: torch.cuda.Stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream(self.device))
-        with torch.cuda.stream(side):
+        with torch.cuda.stream(side), warnings.catch_warnings():
+            # Adam is told that its steps will be recorded, and warns of those that are not.
+            warnings.filterwarnings("ignore", message=".*capturable=True")
             self._step()
         torch.cuda.current_stream(self.device).wait_stream(side)
 
