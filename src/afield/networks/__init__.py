@@ -2,7 +2,7 @@
 
 from afield.config.network import DIGIT_NETWORK, NetworkOptions
 from afield.networks.adversarial import Discriminator, reverse_gradient
-from afield.networks.backbones import build_backbone, check_backbone, map_shape, normalisation, without_neck
+from afield.networks.backbones import bare_backbones, build_backbone, check_backbone, map_shape, normalisation
 from afield.networks.batch_norm import Layout, arrange_batch_norm
 from afield.networks.ensemble import Ensemble, mean_prediction
 from afield.networks.gates import (
@@ -34,6 +34,7 @@ __all__ = [
     "Pooled",
     "SpatialGate",
     "arrange_batch_norm",
+    "bare_backbones",
     "build_backbone",
     "can_pool",
     "check_backbone",
@@ -46,5 +47,4 @@ __all__ = [
     "run_aside",
     "select_and_pool",
     "weighted",
-    "without_neck",
 ]
