@@ -16,6 +16,7 @@ from afield.networks.fused import PooledBatchNorm
 from afield.networks.heads import Pool, hidden_layers
 from afield.networks.hub import asking_hub
 from afield.networks.shapes import on_meta
+from afield.networks.weights import load_weights
 
 HALF = (0.5, 0.5, 0.5)
 
@@ -136,6 +137,9 @@ def build_backbone(options: NetworkOptions, image_size: int) -> nn.Module:
         if options.backbone == DIGIT_NETWORK
         else TimmBackbone(options.backbone, options.pretrained, image_size)
     )
+    if options.weights:
+        map_shape(backbone, image_size, options.backbone)  # raises where images of this size are not taken
+        load_weights(backbone, options.weights, options.backbone, image_size)
     if not options.neck:
         return backbone
     pool = Pool(options.pool, map_shape(backbone, image_size, options.backbone))
