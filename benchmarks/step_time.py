@@ -78,6 +78,7 @@ def make_step(method: str, way: str, data: DomainSet, arguments: argparse.Namesp
         precision=arguments.precision,
         execution=way,
         optimiser=arguments.optimiser,
+        lr=1e-4,  # whatever it is, the time is the same, and noise does not make training diverge
     )
     task, _ = make_task(data, "uda", "target")
     network = {"width": arguments.width, "pool": arguments.pool}

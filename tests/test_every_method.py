@@ -1,4 +1,4 @@
-"""Every method goes through the same doors: trained, killed, resumed and benchmarked on the embedded digits."""
+"""Every method goes through the same doors: trained, killed, resumed, benchmarked, and on networks of other kinds."""
 
 import sys
 from pathlib import Path
@@ -11,6 +11,7 @@ from afield.app.cli import main
 from afield.config.catalogue import find_entry
 from afield.results.run import read_run
 from afield.results.table import make_table
+from support.networks import FAMILIES
 from support.resuming import Killed, assert_equal_runs, kill_before_step
 
 DROPOUT = {"network.hidden": [8], "network.dropout": 0.5}  # the generators' states matter too
@@ -52,6 +53,16 @@ def test_trained_from_the_command_line_killed_and_resumed_it_ends_as_if_never_ki
         command(*words, "--out", "killed")
     command("train", "--out", "killed", "--resume")
     assert_equal_runs(read_run(tmp_path / "killed"), read_run(tmp_path / "unbroken"))
+
+
+@pytest.mark.parametrize("backbone", ["vit", "resnet"])
+@pytest.mark.parametrize("method", METHODS)
+def test_it_trains_on_maps_of_tokens_and_on_those_of_convolutions(train_toy, tmp_path, method, backbone):
+    name, size, _ = FAMILIES[backbone]
+    settings = few(method) | {"network.backbone": name, "data.image_size": size, "training.lr": 0.01}
+    run = train_toy(tmp_path / "run", method, 2, settings=settings)
+    assert run.step == 2
+    assert run.evaluation["losses"]
 
 
 @pytest.mark.parametrize("task", ["uda", "dg"])

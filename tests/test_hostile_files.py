@@ -95,6 +95,18 @@ def test_a_checkpoint_for_very_large_images_loads_in_little_memory(run, tmp_path
     assert taken < 300 * MEGABYTE
 
 
+def test_tables_that_a_backbone_computes_for_very_large_images_take_no_memory(tmp_path):
+    network = {"backbone": "levit_128s"}
+    config = resolve({"method": {"name": "baseline"}, "network": network})
+    with torch.device("meta"):
+        method = method_of(config, 4096, 2, 1)
+    state = {"model": {name: torch.zeros(tensor.shape) for name, tensor in method.state_dict().items()}}
+    preprocessing = {"image_size": 4096, "mean": [0.5] * 3, "std": [0.5] * 3}
+    save_checkpoint(tmp_path / "some.ckpt", Checkpoint(config.as_dict(), ("a", "b"), ("x",), preprocessing, 0, state))
+    with pytest.raises(AfieldError, match="tables of its backbone 'levit_128s' would take too much memory"):
+        afield.load(tmp_path / "some.ckpt")
+
+
 @pytest.mark.parametrize("size", [0, -1, 4097, 10**9])
 def test_absurd_image_sizes_are_refused(run, tmp_path, size):
     path = changed(run, tmp_path / "some.ckpt", lambda content: content["preprocessing"].update(image_size=size))

@@ -2,6 +2,7 @@
 
 import errno
 import fcntl
+import hashlib
 import os
 import stat
 from collections.abc import Iterator
@@ -52,6 +53,12 @@ def write_whole(path: Path, text: str) -> None:
     with replacing(path) as temporary:
         # A file name that is no text, which a table of predictions may hold, is written escaped.
         temporary.write_text(text, "utf-8", errors="backslashreplace")
+
+
+def sha256_of(path: Path) -> str:
+    """The checksum of a file's bytes."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def remove_leftovers(path: Path) -> None:

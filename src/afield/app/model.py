@@ -26,6 +26,8 @@ from afield.training.checkpoint import Checkpoint, load_checkpoint
 
 MOST_IMAGES, MOST_PIXELS = 256, 64 * 224**2
 MOST_SOURCES = 1000
+MOST_BYTES_COMPUTED = 512 * 2**20
+"""Of tables that are not in a checkpoint because a network computes them, such as where patches lie to each other."""
 OURS = "afield."
 
 
@@ -129,16 +131,19 @@ def _check_shapes(build: Callable[[], Method], tensors: dict[str, Tensor], ours:
     """Raise unless the method that would be built is made of the file's tensors; it is not given memory before."""
     try:
         with torch.device("meta"):  # shapes without values
-            expected = {name: tuple(tensor.shape) for name, tensor in build().state_dict().items()}
+            method = build()
     except (RuntimeError, NotImplementedError) as error:
         if ours or "meta" not in str(error):
             raise
         return  # a user's own method may look at values while it is built; it is trusted
+    expected = {name: tuple(tensor.shape) for name, tensor in method.state_dict().items()}
     found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     for name in (*expected, *found):
         if expected.get(name) != found.get(name):
             wanted, there = (str(shapes.get(name, "none")) for shapes in (expected, found))
             raise AfieldError(f"of tensor '{name}' its config asks for shape {wanted}, and the file has {there}")
+    if sum(tensor.nbytes for name, tensor in method.named_buffers() if name not in found) > MOST_BYTES_COMPUTED:
+        raise AfieldError(f"tables of its backbone '{method.shape.network.backbone}' would take too much memory")
 
 
 def _chunks(items: Iterator[Tensor], size: int) -> Iterator[list[Tensor]]:

@@ -9,7 +9,7 @@ from afield.config.options import MethodOptions, validated
 from afield.errors import AfieldError
 from afield.methods.method import Method, Shape
 from afield.methods.registry import AnyMethod, find_method, name_of
-from afield.networks import arrange_batch_norm, without_neck
+from afield.networks import arrange_batch_norm, bare_backbones
 
 
 def create_method(
@@ -58,5 +58,5 @@ def method_of(
 def _build(name: str, shape: Shape, options: MethodOptions) -> Method:
     """The method, all its batch norm taking statistics as the network's options say."""
     method = find_method(name)(shape, options)
-    arrange_batch_norm(method, method.layout, without_neck(method.backbone))
+    arrange_batch_norm(method, method.layout, *bare_backbones(method))
     return method

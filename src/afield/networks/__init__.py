@@ -2,14 +2,7 @@
 
 from afield.config.network import DIGIT_NETWORK, NetworkOptions
 from afield.networks.adversarial import Discriminator, reverse_gradient
-from afield.networks.backbones import (
-    backbone_parameters,
-    build_backbone,
-    check_backbone,
-    map_shape,
-    normalisation,
-    without_neck,
-)
+from afield.networks.backbones import bare_backbones, build_backbone, check_backbone, map_shape, normalisation
 from afield.networks.batch_norm import Layout, arrange_batch_norm
 from afield.networks.ensemble import Ensemble, mean_prediction
 from afield.networks.gates import (
@@ -38,7 +31,7 @@ __all__ = [
     "Pool",
     "SpatialGate",
     "arrange_batch_norm",
-    "backbone_parameters",
+    "bare_backbones",
     "build_backbone",
     "check_backbone",
     "classify_all",
@@ -47,5 +40,4 @@ __all__ = [
     "normalisation",
     "reverse_gradient",
     "run_aside",
-    "without_neck",
 ]

@@ -59,13 +59,13 @@ class Layout:
         return parts if sum(parts) == count else [count]
 
 
-def arrange_batch_norm(network: nn.Module, layout: Layout, pretrained: nn.Module | None = None) -> None:
+def arrange_batch_norm(network: nn.Module, layout: Layout, *pretrained: nn.Module) -> None:
     """Make all batch norm of a network take its statistics as the layout's kind says.
 
-    `frozen` concerns `pretrained`, the part that has statistics to keep; other layers take those of the batch.
+    `frozen` concerns the `pretrained` parts, which have statistics to keep; other layers take those of the batch.
     """
-    if layout.kind == "frozen" and pretrained is not None:
-        for norm in _norms(pretrained):
+    if layout.kind == "frozen":
+        for norm in (norm for part in pretrained for norm in _norms(part)):
             norm.eval()
             # Whatever is set to training later, this layer is not.
             setattr(norm, "train", lambda mode=True, norm=norm: norm)  # noqa: B010

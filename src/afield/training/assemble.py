@@ -19,7 +19,7 @@ from afield.data.open import ready_to_train
 from afield.data.preprocessing import Preprocessing
 from afield.data.task import make_task
 from afield.errors import AfieldError
-from afield.files import locked
+from afield.files import locked, sha256_of
 from afield.methods.create import method_of
 from afield.networks import check_backbone, normalisation
 from afield.results.folder import WHO, RunFolder
@@ -52,8 +52,9 @@ def opened(
         check = partial(folder.check, resume, overwrite) if place is None else None
         _claim(stack, folder, check, fabric)
         stack.enter_context(memory_explained(config))
-        loop = Loop(make_setup(config, data), folder, progress, fabric)
-        header = make_header(config, data, loop.device, place)
+        goes_on = resume and folder.last.exists()  # what was killed before its first checkpoint starts anew
+        loop = Loop(make_setup(config, data, fill_later=goes_on), folder, progress, fabric)
+        header = make_header(config, data, loop.device, place, begins=not goes_on)
         # Everything has been checked: only now is anything written.
         try:
             (loop.resume if resume else loop.start)(header)
@@ -80,14 +81,17 @@ def _claim(stack: ExitStack, folder: RunFolder, check: Callable[[], None] | None
         raise refusal
 
 
-def make_setup(config: Config, data: DomainSet) -> Setup:
-    """The task, the method with fresh weights, and what else a loop needs."""
+def make_setup(config: Config, data: DomainSet, *, fill_later: bool = False) -> Setup:
+    """The task, the method as it starts training, and what else a loop needs.
+
+    With `fill_later` a checkpoint will fill the method, so that no pretrained weights are looked for.
+    """
     check_backbone(config.network.backbone)
     ready = ready_to_train(data, config.data)
     task, views = make_task(ready, config.task.kind, config.task.target, config.task.sources)
     entry = find_entry(config.method_name)
     check_sources(entry, len(task.sources))
-    method = method_of(config, config.data.image_size, len(data.classes), len(task.sources))
+    method = method_of(config, config.data.image_size, len(data.classes), len(task.sources), fill_later=fill_later)
     mean, std = normalisation(config.network)
     preprocessing = Preprocessing(config.data.image_size, mean, std, config.data.oblong)
     return Setup(
@@ -96,8 +100,14 @@ def make_setup(config: Config, data: DomainSet) -> Setup:
     )  # fmt: skip
 
 
-def make_header(config: Config, data: DomainSet, device: torch.device, place: Place | None = None) -> Record:
-    """The first line of a run's records. Only a benchmark's runs have a label and a protocol by name."""
+def make_header(
+    config: Config, data: DomainSet, device: torch.device, place: Place | None = None, *, begins: bool = True
+) -> Record:
+    """The first line of a run's records. Only a benchmark's runs have a label and a protocol by name.
+
+    Of a run that goes on (not `begins`) the line is there already, and the file of its weights may be gone.
+    """
+    weights = {"weights_sha256": sha256_of(Path(config.network.weights))} if config.network.weights and begins else {}
     label = {"label": place.label} if place else {}
     protocol = {"name": place.protocol, "version": place.version} if place else {}
     origin = find_entry(config.method_name).origin
@@ -107,6 +117,7 @@ def make_header(config: Config, data: DomainSet, device: torch.device, place: Pl
         **label,
         **({"origin": origin} if origin else {}),
         "config": config.as_dict(),
+        **weights,
         "protocol": {
             **protocol,
             "data": data.name,

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from afield.config.training import OptimiserName, TrainingOptions
 from afield.errors import AfieldError, unknown
 from afield.methods import Learning, Method
-from afield.networks import backbone_parameters, without_neck
+from afield.networks import bare_backbones
 
 Kind = tuple[OptimiserName, float, float]
 """What the parameters of a group have in common: optimiser, multiple of the learning rate, and weight decay."""
@@ -99,7 +99,7 @@ def kinds_of(method: Method, options: TrainingOptions, pretrained: bool) -> dict
     """How each parameter of a method learns, by its name."""
     declared = method.learning()
     check_parts(method, declared)
-    trained = backbone_parameters(method) | set(without_neck(method.backbone).parameters()) if pretrained else set()
+    trained = {p for backbone in bare_backbones(method) for p in backbone.parameters()} if pretrained else set()
     kinds: dict[str, Kind] = {}
     for name, parameter in method.named_parameters():
         learning = learning_of(name, declared)
