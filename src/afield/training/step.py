@@ -185,7 +185,8 @@ class TrainingStep:
         """Record the step; recording runs nothing."""
         graph = torch.cuda.CUDAGraph()
         graph.register_generator_state(self.stream.noise)
-        with torch.cuda.graph(graph):
+        # The threads that read images ahead go on, and what they ask of the GPU is not part of the step.
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
             self._step()
         self.graph = graph
 
