@@ -425,7 +425,7 @@ def test_a_method_that_needs_a_target_is_refused_in_a_dg_task_before_anything_is
         ({"target": "nihgt"}, "did you mean 'night'"),
         ({"method": "fra"}, "did you mean 'far'"),
         ({"steps": 0}, "training.steps"),
-        ({"settings": {"network.backbone": "vit_tiny_patch16_224"}}, "backbone"),
+        ({"settings": {"network.backbone": "vit_small_patch32_224"}}, "does not take images of 16 x 16"),
         ({"selector": "oracle"}, "never chosen by 'oracle'"),
         ({"resume": True}, "there is no run to resume"),
         ({"resume": True, "overwrite": True}, "exclude each other"),

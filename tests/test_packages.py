@@ -49,8 +49,13 @@ def imports_in(source: str, package: str = "afield") -> list[Import]:
         elif isinstance(node, ast.ImportFrom):
             above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
             module = ".".join([*above, *([node.module] if node.module else [])])
-            found += [Import(node.lineno, module, alias.name) for alias in node.names]
+            found += [Import(node.lineno, home_of(module, alias.name), alias.name) for alias in node.names]
     return found
+
+
+def home_of(module: str, name: str) -> str:
+    """The module that a name is imported from; of a name of the public face, the one where it is at home."""
+    return f"afield.{afield._HOMES[name]}" if module == "afield" and name in afield._HOMES else module
 
 
 def imports_of(file: Path) -> list[Import]:

@@ -81,7 +81,7 @@ def load(path: str | Path, *, method: AnyMethod | None = None) -> Model:
     checkpoint = load_checkpoint(file)
     check_method(file, checkpoint, None if method is None else name_of(method))
     try:
-        config = resolve(completed(checkpoint.config))
+        config = resolve(completed(checkpoint.config, importing=True))
         preprocessing = TypeAdapter(Preprocessing).validate_json(json.dumps(checkpoint.preprocessing), strict=True)
         if not all(isinstance(name, str) for name in checkpoint.classes):
             raise AfieldError("its classes are not names")

@@ -171,7 +171,7 @@ class _Reader:
             if _assigned(statement, name) is not None:
                 self._execute(statement, module, scope)
                 return
-        if name in self.classes:
+        if name in self.classes or name in self.options:
             scope[name] = self._options_class(name)
 
 

@@ -93,16 +93,16 @@ def typed(entry: Entry, values: Values) -> Config:
     )
 
 
-def completed(stored: Values) -> Values:
+def completed(stored: Values, *, importing: bool = False) -> Values:
     """A stored config with defaults for the options that did not exist when it was stored.
 
-    Presets are not applied: what they set today is not what an older run was trained with. Nothing is imported: of a
-    method that is not known yet, no default is known.
+    Presets are not applied: what they set today is not what an older run was trained with. Of an installed package's
+    method that has not been imported, no default is known: `importing` says that it may be.
     """
     values = merge(stored)
     if not isinstance(name := values["method"].pop("name", None), str):
         raise AfieldError("config key 'method.name': a stored config says which method it is of")
-    return typed(find_entry(name, importing=False), values).as_dict()
+    return typed(find_entry(name, importing=importing), values).as_dict()
 
 
 def stack(layers: Iterable[Values]) -> Values:

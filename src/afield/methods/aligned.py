@@ -11,11 +11,9 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from afield.config.options import MethodOptions
-from afield.data.batches import Batch
+from afield import Batch, Losses, Method, MethodOptions, Shape, register_method
 from afield.losses import moment_distance
-from afield.methods.method import Inspection, Losses, Method, Shape, relative_size
-from afield.methods.registry import register_method
+from afield.methods.method import Inspection, relative_size
 from afield.networks import Gate, GatedSelection
 from afield.precision import exact_mean
 

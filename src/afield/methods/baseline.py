@@ -3,9 +3,7 @@
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from afield.data.batches import Batch
-from afield.methods.method import Losses, Method
-from afield.methods.registry import register_method
+from afield import Batch, Losses, Method, register_method
 
 
 @register_method("baseline", summary="pooled sources, cross-entropy only", reference="Jin et al. 2020, Table 1")

@@ -19,11 +19,8 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
 
-from afield.config.options import MethodOptions
-from afield.data.batches import Batch
+from afield import Batch, Losses, Method, MethodOptions, register_method
 from afield.losses import contrastive_alignment
-from afield.methods.method import Losses, Method
-from afield.methods.registry import register_method
 from afield.precision import at_least_float32
 
 DIFFERENT = 3  # pairs of different classes that count for one of the same

@@ -19,11 +19,8 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from afield.config.options import MethodOptions
-from afield.data.batches import Batch
+from afield import Batch, Losses, Method, MethodOptions, register_method
 from afield.losses import squared_mmd
-from afield.methods.method import Losses, Method
-from afield.methods.registry import register_method
 
 
 class DANOptions(MethodOptions):

@@ -24,8 +24,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from afield.config.options import MethodOptions
-from afield.data.batches import Batch
+from afield import Batch, Losses, Method, MethodOptions, Shape, register_method
 from afield.losses import (
     class_imbalance,
     dual_ranking_entropy,
@@ -35,8 +34,7 @@ from afield.losses import (
     ranking_entropy_plus,
     unranked_entropy,
 )
-from afield.methods.method import Inspection, Losses, Method, Shape, relative_size
-from afield.methods.registry import register_method
+from afield.methods.method import Inspection, relative_size
 from afield.networks import ConvolutionSelection, Experts, Gate, GatedSelection, classify_all, run_aside
 from afield.precision import exact_mean
 

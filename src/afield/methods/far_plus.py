@@ -14,10 +14,8 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from afield.data.batches import Batch
+from afield import Batch, Losses, register_method
 from afield.methods.far import FAR, FAROptions
-from afield.methods.method import Losses
-from afield.methods.registry import register_method
 
 
 class FARPlusOptions(FAROptions):

@@ -18,11 +18,8 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from afield.config.options import MethodOptions
-from afield.data.batches import Batch
+from afield import Batch, Losses, Method, MethodOptions, register_method
 from afield.losses import joint_squared_mmd
-from afield.methods.method import Losses, Method
-from afield.methods.registry import register_method
 from afield.precision import at_least_float32
 
 

@@ -21,10 +21,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from afield.config.options import MethodOptions
-from afield.data.batches import Batch
-from afield.methods.method import Losses, Method, Shape
-from afield.methods.registry import register_method
+from afield import Batch, Losses, Method, MethodOptions, Shape, register_method
 from afield.precision import in_float32
 
 SIDE = 3

@@ -29,12 +29,9 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from afield.config.options import MethodOptions
-from afield.data.batches import Batch
+from afield import Batch, Losses, Method, MethodOptions, register_method
 from afield.losses import classifier_discrepancy, raw_moment_distance
 from afield.methods.mcd import MCD, MCDOptions
-from afield.methods.method import Losses, Method
-from afield.methods.registry import register_method
 from afield.networks import Ensemble, mean_prediction
 
 

@@ -28,11 +28,8 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from afield.config.options import MethodOptions
-from afield.data.batches import Batch
+from afield import Batch, Losses, Method, MethodOptions, register_method
 from afield.losses import classifier_discrepancy
-from afield.methods.method import Losses, Method
-from afield.methods.registry import register_method
 from afield.networks import Ensemble, mean_prediction, run_aside
 
 

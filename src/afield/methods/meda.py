@@ -22,12 +22,10 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from afield import Batch, MethodOptions, Shape, register_method
 from afield.closed_form import solve_meda
-from afield.config.options import MethodOptions
-from afield.data.batches import Batch
 from afield.methods.baseline import Baseline
-from afield.methods.method import Inspection, Shape
-from afield.methods.registry import register_method
+from afield.methods.method import Inspection
 
 CHUNK = 500
 SMALLEST = 1e-6  # probability

@@ -26,11 +26,8 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss, softplus
 
-from afield.config.options import MethodOptions
-from afield.data.batches import Batch
+from afield import Batch, Losses, Method, MethodOptions, Shape, register_method
 from afield.losses import squared_mmd_among
-from afield.methods.method import Losses, Method, Shape
-from afield.methods.registry import register_method
 from afield.networks import Discriminator, run_aside
 from afield.precision import in_float32
 
@@ -64,13 +61,9 @@ class MMDAAE(Method):
         self.decoder = nn.Linear(code, width)
         self.discriminator = Discriminator(code)
 
-    @property
-    def code(self) -> int:
-        """The width of the code."""
-        return max(1, round(self.options.code_share * self.pool.width))
-
     def head(self, inputs: int) -> nn.Module:
         """C reads codes."""
+        self.code = max(1, round(self.options.code_share * inputs))
         return super().head(self.code)
 
     def losses_of(self, F: Tensor, batch: Batch) -> Losses:

@@ -21,12 +21,9 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize
 
+from afield import Batch, Losses, Method, MethodOptions, register_method
 from afield.config.network import NetworkOptions
-from afield.config.options import MethodOptions
-from afield.data.batches import Batch
 from afield.losses import entropy
-from afield.methods.method import Losses, Method
-from afield.methods.registry import register_method
 from afield.networks import Classifier, reverse_gradient
 from afield.precision import in_float32
 

@@ -99,7 +99,8 @@ def kinds_of(method: Method, options: TrainingOptions, pretrained: bool) -> dict
     """How each parameter of a method learns, by its name."""
     declared = method.learning()
     check_parts(method, declared)
-    trained = {p for backbone in bare_backbones(method) for p in backbone.parameters()} if pretrained else set()
+    backbones = (bare_backbones(method) or [method.backbone]) if pretrained else []
+    trained = {parameter for backbone in backbones for parameter in backbone.parameters()}
     kinds: dict[str, Kind] = {}
     for name, parameter in method.named_parameters():
         learning = learning_of(name, declared)
