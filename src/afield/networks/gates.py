@@ -147,13 +147,14 @@ class Gate(nn.Module):
         if self.channel is not None:
             a = self.channel(exact_mean(features, 2, 3))
             branches.append((a / a.mean(dim=1, keepdim=True) if self.normalised else a)[:, None, None])
-        if self.spatial is not None:
+        # On a single position, as after a neck, a spatial gate divided by its mean is 1.
+        if self.spatial is not None and not (self.normalised and features.shape[2:].numel() == 1):
             # Not amax, which would share its gradient among equals, in many more kernels.
             S = self.spatial(exact_mean(features, 1), features.max(dim=1).values)
             branches.append((S / S.mean(dim=(1, 2), keepdim=True) if self.normalised else S)[..., None])
         # With the channels last, as the map lies in memory.
-        first, *others = [branch.to(features.dtype) for branch in branches]
-        return (first * others[0] if others else first).permute(0, 3, 1, 2)
+        gates = [branch.to(features.dtype) for branch in branches] or [features.new_ones(1, 1, 1, 1)]
+        return (gates[0] * gates[1] if len(gates) == 2 else gates[0]).permute(0, 3, 1, 2)
 
 
 class GatedSelection(nn.Module):
