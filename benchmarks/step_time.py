@@ -36,7 +36,7 @@ from afield.training.devices import PRECISIONS, best_device
 from afield.training.step import TrainingStep
 
 REPEATS = 5
-NOT_SETTINGS = ("json", "kernels", "methods", "show", "ways")
+NOT_SETTINGS = ("before", "json", "kernels", "methods", "show", "ways")
 DOMAINS = ("a", "b", "c", "d", "target")
 
 
@@ -131,22 +131,34 @@ def synchronise() -> None:
         torch.cuda.synchronize()
 
 
-def recorded(path: Path) -> str:
+def recorded(path: Path, before: Path | None) -> str:
     """The rows of a file that `--json` wrote, in Markdown: a table for each set of settings."""
-    rows = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
-    return "\n\n".join(f"{table(list(alike))}\n\n{what}." for what, alike in groupby(rows, described))
+    old = {
+        (described(row), row["method"], row["way"]): row["milliseconds"] for row in (rows_of(before) if before else [])
+    }
+    tables = ((what, list(alike)) for what, alike in groupby(rows_of(path), described))
+    return "\n\n".join(f"{table(rows, old)}\n\n{what}." for what, rows in tables)
 
 
-def table(rows: list[dict[str, Any]]) -> str:
-    """Rows in Markdown."""
+def rows_of(path: Path) -> list[dict[str, Any]]:
+    """What `--json` wrote."""
+    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+
+
+def table(rows: list[dict[str, Any]], old: dict[tuple[str, str, str], float]) -> str:
+    """Rows in Markdown, beside the milliseconds that the same steps took before, where these are known."""
+    known = any((described(row), row["method"], row["way"]) in old for row in rows)
     lines = [
-        "| method | step | ms per step | images | images per second | to the baseline |",
-        "| --- |" + " ---: |" * 5,
+        "| method | step | ms per step | images | images per second | to the baseline |" + known * " ms before |",
+        "| --- |" + " ---: |" * (5 + known),
     ]
     for row in rows:
         timing = Timing(**{field.name: row[field.name] for field in fields(Timing)})
         cells = (timing.method, timing.way, f"{timing.milliseconds:.2f}", str(timing.images),
                  f"{timing.images_per_second:,.0f}", f"{timing.ratio:.2f}")  # fmt: skip
+        milliseconds_before = old.get((described(row), row["method"], row["way"]))
+        if known:
+            cells += (f"{milliseconds_before:.2f}" if milliseconds_before else "-",)
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -193,10 +205,11 @@ def main() -> None:
     parser.add_argument("--kernels", type=int, default=0, help="so many of a GPU's kernels that take longest")
     parser.add_argument("--json", type=Path, help="append the rows to this file")
     parser.add_argument("--show", type=Path, help="time nothing; print the rows of such a file")
+    parser.add_argument("--before", type=Path, help="with --show: another such file, to compare with")
     arguments = parser.parse_args()
     if arguments.show:
         try:
-            print(recorded(arguments.show))
+            print(recorded(arguments.show, arguments.before))
         except OSError as error:
             raise SystemExit(f"cannot read {arguments.show}: {error.strerror}") from error
         return

@@ -188,7 +188,8 @@ def test_gradients_are_finite_on_a_map_of_zeros(shape, kind, seed):
     selection = GatedSelection(Gate(shape[1], kind, normalised=True))
     selection(features).sum().backward()
     assert features.grad.isfinite().all()
-    assert all(p.grad.isfinite().all() for p in selection.parameters())
+    # On a single position the spatial branch has no say.
+    assert all(p.grad.isfinite().all() for p in selection.parameters() if p.grad is not None)
 
 
 @pytest.mark.parametrize("kind", ["average", "average2x2", "flatten"])
