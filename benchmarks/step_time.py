@@ -131,7 +131,7 @@ def synchronise() -> None:
         torch.cuda.synchronize()
 
 
-def recorded(path: Path, before: Path | None) -> str:
+def recorded(path: Path, before: Path | None = None) -> str:
     """The rows of a file that `--json` wrote, in Markdown: a table for each set of settings."""
     old = {
         (described(row), row["method"], row["way"]): row["milliseconds"] for row in (rows_of(before) if before else [])

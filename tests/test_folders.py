@@ -461,7 +461,7 @@ def test_presets_for_images_of_ones_own_are_whole():
     small, photos = (resolve({"data": {"name": "x/", "preset": preset}}) for preset in ("small", "photos"))
     assert (small.data.image_size, small.network.backbone, small.training.steps) == (32, "digit", 1000)
     assert (photos.data.image_size, photos.data.augmentation) == (224, "photos")
-    assert (photos.network.backbone, photos.network.pretrained, photos.training.lr) == ("resnet18", True, 0.005)
+    assert (photos.network.backbone, photos.network.pretrained, photos.training.lr) == ("resnet18", True, 0.05)
 
 
 def test_a_layout_is_read_without_a_disk():

@@ -60,7 +60,8 @@ def test_the_python_examples_run_as_written_with_fewer_steps(document, tmp_path,
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(data_registry, "_builders", dict(data_registry.builders()))
     images, labels, domains = images_of_cameras()
-    examples = PYTHON.findall(document.read_text("utf-8"))
+    # A method of one's own is a file, which has a test of its own.
+    examples = [code for code in PYTHON.findall(document.read_text("utf-8")) if "register_method" not in code]
     names = {"images": images, "labels": labels, "domains": domains}
     for example in examples:
         exec(compile(example.replace("steps=400", "steps=2"), document.name, "exec"), names)
@@ -111,7 +112,7 @@ def test_links_to_headings_name_headings():
 @pytest.mark.usefixtures("own_methods")
 def test_the_added_method_of_the_documents_works_as_written_with_fewer_steps(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    own_file, notebook = PYTHON.findall(METHODS_PAGE)
+    own_file, notebook, learning = PYTHON.findall(METHODS_PAGE)
     imported = {module.split(".")[0] for module in re.findall(r"^from (\S+) import", own_file, re.MULTILINE)}
     assert imported == {"afield", "torch", "pydantic"}
     Path("mean_matching.py").write_text(own_file, "utf-8")
@@ -144,6 +145,22 @@ def test_the_added_method_of_the_documents_works_as_written_with_fewer_steps(tmp
     exec(own_file, names)
     exec(notebook.replace("steps=400", "steps=2").replace("workers=2", "workers=1"), names)
     assert (names["result"].recorded, names["model"].config.method_name) == (1, "mean-matching")
+    exec(learning, names)
+    assert {part: how.rate for part, how in names["learning"](None).items()} == {"discriminator": 10, "classifier.0": 1}
+
+
+@pytest.mark.usefixtures("own_methods")
+def test_the_readmes_own_method_trains_by_its_command_with_fewer_steps(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (own_file,) = [block for block in PYTHON.findall(README) if "register_method" in block]
+    Path("mean_matching.py").write_text(own_file, "utf-8")
+    write_folder(Path("photos"), {"camera1": {"bus": 5, "car": 5}, "camera4": 8}, suffix=".jpg")
+    (command,) = re.findall(r"^    (afield train .*mean_matching.py.*)$", README, re.MULTILINE)
+    tiny = ["--set", "network.width=8", "--batch-size", "4", "--steps", "2"]
+    monkeypatch.setattr(sys, "argv", [*shlex.split(command), *tiny])
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    assert stopped.value.code == 0, capsys.readouterr().err
 
 
 def test_the_method_table_names_every_method():
@@ -262,6 +279,7 @@ def test_the_step_timer_times_a_method_beside_the_baseline_and_shows_what_it_wro
     assert [(row["method"], row["images"]) for row in rows] == [("baseline", 16), ("far", 20)]
     assert rows[1]["ratio"] == pytest.approx(rows[1]["milliseconds"] / rows[0]["milliseconds"])
     assert "| far | " in script.recorded(file)
+    assert "ms before" in script.recorded(file, file)
     other = ["--optimiser", "adam", "--neck", "12,6", "--hidden", "5", "--pool", "flatten", "--batch-norm", "each"]
     monkeypatch.setattr(sys, "argv", ["step_time.py", *small, *other, "--json", str(file)])
     script.main()
