@@ -38,7 +38,7 @@ def load_weights(backbone: nn.Module, path: str, name: str, image_size: int) -> 
     A file's classifier is left out. Tables of positions made for another image size are resampled as timm does it.
     """
     network: nn.Module = getattr(backbone, "model", backbone)  # timm's own: a file has no names of ours
-    found = without_prefix(read_tensors(Path(path)))
+    found = without_prefix(read_tensors(Path(path).expanduser()))
     needed = _needed(network, image_size)
     best: dict[str, list[str]] | None = None
     for tensors in _readings(found, network, needed):

@@ -107,7 +107,8 @@ def make_header(
 
     Of a run that goes on (not `begins`) the line is there already, and the file of its weights may be gone.
     """
-    weights = {"weights_sha256": sha256_of(Path(config.network.weights))} if config.network.weights and begins else {}
+    file = Path(config.network.weights).expanduser() if config.network.weights and begins else None
+    weights = {"weights_sha256": sha256_of(file)} if file else {}
     label = {"label": place.label} if place else {}
     protocol = {"name": place.protocol, "version": place.version} if place else {}
     origin = find_entry(config.method_name).origin
