@@ -301,11 +301,21 @@ def test_a_copy_of_a_method_has_a_batch_norm_of_its_own(build):
     assert all(not torch.equal(value, before[name]) for name, value in statistics(copy).items())
 
 
-def test_rows_that_are_not_those_of_a_batch_are_normalised_together():
+def test_a_layer_that_sees_other_rows_than_a_batchs_takes_all_together_and_says_so(build):
+    method = build("dann", "each")
+    method.layout.note(SOURCES, PER_DOMAIN)
+    images = make_batch().images[: PER_DOMAIN + 1]
+    with pytest.warns(UserWarning, match="'each' has no effect on a layer that sees"):
+        features = method.backbone(images)
+    same_network = build("dann", "together")
+    torch.testing.assert_close(features, same_network.backbone(images))
+
+
+def test_rows_are_divided_by_domain_where_they_fit_the_layout():
     layout = Layout("each")
     layout.note(SOURCES, PER_DOMAIN)
     assert layout.divide(3 * PER_DOMAIN) == [PER_DOMAIN] * 3
-    assert layout.divide(PER_DOMAIN + 1) == [PER_DOMAIN + 1]
+    assert layout.divide(PER_DOMAIN + 1) == []
     with layout.of((2, False), (3, True)):
         assert layout.divide(5) == [2, 3]
     assert layout.divide(PER_DOMAIN) == [PER_DOMAIN]

@@ -5,6 +5,7 @@ the layers between them see all rows at once. That gives what separate passes of
 give, running statistics included, in a fraction of the time; and it reaches backbones, necks and heads alike.
 """
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -39,12 +40,12 @@ class Layout:
             self.stretches = before
 
     def divide(self, count: int) -> list[int]:
-        """The lengths of the parts that so many rows are normalised in; one part where they do not fit the layout.
+        """The lengths of the parts that so many rows are normalised in; none where they do not fit the layout.
 
         >>> layout = Layout("each")
         >>> layout.note(num_sources=2, per_domain=8)
         >>> layout.divide(24), layout.divide(16), layout.divide(9)
-        ([8, 8, 8], [8, 8], [9])
+        ([8, 8, 8], [8, 8], [])
         """
         parts: list[int] = []
         of_target: list[bool] = []
@@ -56,7 +57,7 @@ class Layout:
             else:
                 parts.append(rows)
                 of_target.append(target)
-        return parts if sum(parts) == count else [count]
+        return parts if sum(parts) == count else []
 
 
 def arrange_batch_norm(network: nn.Module, layout: Layout, *pretrained: nn.Module) -> None:
@@ -81,8 +82,17 @@ class _Divided:
         self.norm, self.whole, self.layout = norm, norm.forward, layout
 
     def __call__(self, x: Tensor) -> Tensor:
-        sizes = self.layout.divide(len(x)) if self.norm.training else [len(x)]
-        return self.whole(x) if len(sizes) == 1 else torch.cat([self.whole(part) for part in torch.split(x, sizes)])
+        sizes = self.layout.divide(len(x)) if self.norm.training else []
+        if len(sizes) > 1:
+            return torch.cat([self.whole(part) for part in torch.split(x, sizes)])
+        if self.norm.training and self.layout.stretches and not sizes:
+            kind, rows = self.layout.kind, sum(rows for rows, _ in self.layout.stretches)
+            warnings.warn(
+                f"network.batch_norm = '{kind}' has no effect on a layer that sees {len(x)} rows of a batch of at most "
+                f"{rows}: it takes the statistics of all of them together",
+                stacklevel=2,
+            )
+        return self.whole(x)
 
 
 def _norms(network: nn.Module) -> list[_BatchNorm]:
