@@ -219,7 +219,7 @@ def test_the_demos_table_is_the_one_its_records_give():
     rows = []
     for header, after in pairwise([i for i, record in enumerate(records) if record["event"] == "run"] + [len(records)]):
         last, end = records[after - 2], records[after - 1]
-        target = 100 * last["oracle"]["street"]["accuracy"]
+        target = 100 * last["target"]["street"]["accuracy"]
         sources = 100 * fmean(result["accuracy"] for result in last["sources"].values())
         rows.append([records[header]["config"]["method"]["name"], target, sources, end["seconds"]])
     assert [row[0] for row in rows] == ["baseline", "far"]
