@@ -319,3 +319,10 @@ def test_rows_are_divided_by_domain_where_they_fit_the_layout():
     with layout.of((2, False), (3, True)):
         assert layout.divide(5) == [2, 3]
     assert layout.divide(PER_DOMAIN) == [PER_DOMAIN]
+
+
+@pytest.mark.parametrize("kind", ["apart", "each"])
+def test_outside_of_a_training_step_it_says_that_rows_are_not_divided(build, kind):
+    method = build("dann", kind)
+    with pytest.warns(UserWarning, match="is used outside of `training_step`"):
+        method.losses(make_batch())

@@ -15,7 +15,7 @@ from afield.methods.create import create_method
 from afield.results.folder import RunFolder
 from afield.training.assemble import make_setup
 from afield.training.loop import Loop
-from afield.training.optimisers import kinds_of
+from afield.training.optimisers import Optimisers, kinds_of
 from afield.training.schedules import learning_rate
 from support.recipes import Small, build, make_batches, make_step, weights
 from support.resuming import Killed, assert_equal_runs, every, kill_before_step
@@ -256,3 +256,26 @@ def test_a_resumed_run_still_knows_that_its_backbone_was_pretrained(train_toy, t
     train_toy(tmp_path / "run", "baseline", 4, settings=settings, resume=True)
     assert len(multiples) == 5
     assert all(row == pytest.approx([0.1, 1.0]) for row in multiples)
+
+
+def test_a_part_that_stands_still_keeps_its_batch_norm_and_drops_nothing():
+    torch.manual_seed(0)
+    network = {"width": 8, "neck": [12, 6], "dropout": 0.5}
+    method = create_method("baseline", num_classes=3, num_sources=2, network=network)
+    method.learning = lambda: {"backbone": Learning(rate=0)}
+    options = TrainingOptions(steps=3)
+    Optimisers(method, options, torch.device("cpu"), pretrained=False, recorded=False)
+    before = {name: value.clone() for name, value in method.state_dict().items()}
+    images = torch.randn(4, 3, 32, 32)
+    method.train()
+    assert torch.equal(method.backbone(images), method.backbone(images))
+    assert method.classifier.training
+    assert all(torch.equal(value, before[name]) for name, value in method.state_dict().items())
+
+
+def test_a_declaration_reaches_a_part_by_any_of_its_names():
+    method = build(declared={"network.0": Learning(rate=0.5)})
+    method.network = torch.nn.Sequential(method.backbone, method.pool)
+    kinds = kinds_of(method, TrainingOptions(), pretrained=False)
+    assert {rate for name, (_, rate, _) in kinds.items() if name.startswith("backbone.")} == {0.5}
+    assert kinds["classifier.0.weight"][1] == 1.0

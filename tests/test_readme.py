@@ -146,7 +146,7 @@ def test_the_added_method_of_the_documents_works_as_written_with_fewer_steps(tmp
     exec(notebook.replace("steps=400", "steps=2").replace("workers=2", "workers=1"), names)
     assert (names["result"].recorded, names["model"].config.method_name) == (1, "mean-matching")
     exec(learning, names)
-    assert {part: how.rate for part, how in names["learning"](None).items()} == {"discriminator": 10, "classifier.0": 1}
+    assert {part: how.rate for part, how in names["learning"](None).items()} == {"discriminator": 0.01, "classifier": 1}
 
 
 @pytest.mark.usefixtures("own_methods")

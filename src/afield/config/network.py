@@ -30,7 +30,7 @@ class NetworkOptions(BaseModel):
     hidden: tuple[Width, ...] = Field(
         (), description="widths of fully connected layers inside each classifier, before its scores"
     )
-    dropout: float = Field(0.0, ge=0, lt=1, description="dropout after each layer of neck and hidden")
+    dropout: float = Field(0.0, ge=0, lt=1, description="dropout after hidden layers and between the layers of neck")
     batch_norm: BatchNorm = Field(
         "together",
         description="whose statistics batch norm takes in training: of all domains 'together', of sources and target "
@@ -44,8 +44,8 @@ class NetworkOptions(BaseModel):
 
     @model_validator(mode="after")
     def _fit_together(self) -> Self:
-        if self.dropout and not (self.hidden or self.neck):
-            raise ValueError("dropout acts after the layers of neck and hidden, and there are none: set one of them")
+        if self.dropout and not (self.hidden or len(self.neck) > 1):
+            raise ValueError("dropout acts after hidden layers and between a neck's: set hidden, or a neck of several")
         if self.pretrained and self.backbone == DIGIT_NETWORK:
             raise ValueError("pretrained needs a timm backbone: there are no ImageNet weights for the digit network")
         if self.pretrained and self.weights:

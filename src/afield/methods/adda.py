@@ -13,7 +13,8 @@ one forward pass of M_t: first of D, then of M_t against that D.
 Differences from the paper:
 - Phase 1 is the second half of the loop's steps, so that all methods train equally long.
 - The optimiser is the loop's, instead of Adam at 0.0002: D learns at the full rate, and M_t, which no label holds, at a
-  small fraction of it. Weight decay acts on M_t at the full rate, which the weight of a loss cannot change.
+  small fraction of it, by the weight of its loss. That works with SGD alone: Adam does not feel a loss's weight. Weight
+  decay acts on M_t at the full rate.
 - Several sources are pooled.
 - The paper's LeNet has no batch norm. Here M_t uses the target's statistics, and M_s the running ones of phase 0.
 """

@@ -12,7 +12,8 @@ Target images far from the sources are where F1 and F2 can differ (B); G moves t
 
 Differences from the paper:
 - Several sources are pooled.
-- One SGD optimiser with the loop's rate does all updates (authors: Adam), each with its momentum and weight decay.
+- One optimiser with the loop's rate does all updates, which share its momentum or averages; the authors have an Adam
+  for G and one for F1 and F2.
 - In all updates sources and target pass G together, normalised by the same statistics, and only A's pass moves the
   running ones. In the authors' code each domain passes alone, for which there is `network.batch_norm`.
 - Classifiers are those of the network options, for the digits one linear layer (authors: two or three).

@@ -30,7 +30,7 @@ class Learning:
     """How a part of a method learns, where that differs from the rest. None: as the config says."""
 
     rate: float = 1.0
-    """A multiple of the learning rate; 0: the part stands still."""
+    """A multiple of `training.lr`, whatever the optimiser; 0: the part stands still, as in evaluation."""
     weight_decay: float | None = None
     optimiser: OptimiserName | None = None
 

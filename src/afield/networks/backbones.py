@@ -44,7 +44,8 @@ class NeckedBackbone(nn.Module):
     def __init__(self, backbone: nn.Module, pool: Pool, options: NetworkOptions) -> None:
         super().__init__()
         self.backbone, self.pool = backbone, pool
-        self.neck = nn.Sequential(*hidden_layers(pool.width, options.neck, options.dropout))
+        # No dropout after the last, as in M3SDA's network: losses that compare features should see all of them.
+        self.neck = nn.Sequential(*hidden_layers(pool.width, options.neck, options.dropout)[:-1])
 
     def forward(self, images: Tensor) -> Tensor:
         """(B, the last layer's width, 1, 1)."""

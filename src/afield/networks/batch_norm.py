@@ -67,12 +67,26 @@ def arrange_batch_norm(network: nn.Module, layout: Layout, *pretrained: nn.Modul
     """
     if layout.kind == "frozen":
         for norm in (norm for part in pretrained for norm in _norms(part)):
-            norm.eval()
-            # Whatever is set to training later, this layer is not.
-            setattr(norm, "train", lambda mode=True, norm=norm: norm)  # noqa: B010
+            hold_still(norm)
     elif layout.kind in ("apart", "each"):
         for norm in _norms(network):
             setattr(norm, "forward", _Divided(norm, layout))  # noqa: B010
+
+
+def hold_still(part: nn.Module) -> None:
+    """Keep a part as in evaluation, whatever is set to training later: no dropout, no statistics of batches."""
+    part.eval()
+    setattr(part, "train", _Still(part))  # noqa: B010
+
+
+class _Still:
+    """What a part does that is told to train and must not."""
+
+    def __init__(self, part: nn.Module) -> None:
+        self.part = part
+
+    def __call__(self, mode: bool = True) -> nn.Module:
+        return self.part
 
 
 class _Divided:
@@ -85,11 +99,12 @@ class _Divided:
         sizes = self.layout.divide(len(x)) if self.norm.training else []
         if len(sizes) > 1:
             return torch.cat([self.whole(part) for part in torch.split(x, sizes)])
-        if self.norm.training and self.layout.stretches and not sizes:
+        if self.norm.training and not sizes:
             kind, rows = self.layout.kind, sum(rows for rows, _ in self.layout.stretches)
+            why = f"sees {len(x)} rows of a batch of at most {rows}" if rows else "is used outside of `training_step`"
             warnings.warn(
-                f"network.batch_norm = '{kind}' has no effect on a layer that sees {len(x)} rows of a batch of at most "
-                f"{rows}: it takes the statistics of all of them together",
+                f"network.batch_norm = '{kind}' has no effect on a layer that {why}: it takes the statistics of all "
+                "rows together",
                 stacklevel=2,
             )
         return self.whole(x)

@@ -38,7 +38,7 @@ class Pool(nn.Module):
 
 
 def hidden_layers(inputs: int, widths: Sequence[int], dropout: float) -> list[nn.Module]:
-    """Fully connected layers, each with batch norm, ReLU and dropout."""
+    """Fully connected layers, each with batch norm, ReLU and, if it is not 0, dropout."""
     layers: list[nn.Module] = []
     for before, width in pairwise((inputs, *widths)):
         layers += [nn.Linear(before, width), nn.BatchNorm1d(width), nn.ReLU(), nn.Dropout(dropout)]

@@ -5,7 +5,7 @@ steps them all. Learning rates lie in one vector on the device, which one multip
 operations on the device alone, which a CUDA graph can hold.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
 import torch
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from afield.config.training import OptimiserName, TrainingOptions
 from afield.errors import AfieldError, unknown
 from afield.methods import Learning, Method
-from afield.networks import bare_backbones
+from afield.networks import bare_backbones, hold_still
 
 Kind = tuple[OptimiserName, float, float]
 """What the parameters of a group have in common: optimiser, multiple of the learning rate, and weight decay."""
@@ -36,9 +36,13 @@ class Optimisers:
         kinds = kinds_of(method, options, pretrained)
         self.still = any(rate == 0 for _, rate, _ in kinds.values())
         """Whether a rate of 0 keeps something from learning."""
-        for name, parameter in method.named_parameters():
-            if kinds[name][1] == 0:
-                parameter.requires_grad_(False)
+        still = {parameter for name, parameter in method.named_parameters() if kinds[name][1] == 0}
+        for parameter in still:
+            parameter.requires_grad_(False)
+        for part in method.modules():
+            own = set(part.parameters())
+            if own and own <= still:
+                hold_still(part)
         self.parameters = {name: p for name, p in method.named_parameters() if p.requires_grad}
         if not self.parameters:
             raise AfieldError(f"nothing of method {type(method).__name__} learns: the rates of all its parts are 0")
@@ -101,23 +105,26 @@ def kinds_of(method: Method, options: TrainingOptions, pretrained: bool) -> dict
     check_parts(method, declared)
     backbones = (bare_backbones(method) or [method.backbone]) if pretrained else []
     trained = {parameter for backbone in backbones for parameter in backbone.parameters()}
+    names: dict[nn.Parameter, list[str]] = {}
+    for name, parameter in method.named_parameters(remove_duplicate=False):
+        names.setdefault(parameter, []).append(name)
     kinds: dict[str, Kind] = {}
     for name, parameter in method.named_parameters():
-        learning = learning_of(name, declared)
+        learning = learning_of(names[parameter], declared)
         rate = learning.rate * (options.pretrained_rate if parameter in trained else 1)
         decay = options.weight_decay if learning.weight_decay is None else learning.weight_decay
         kinds[name] = (learning.optimiser or options.optimiser, rate, decay)
     return kinds
 
 
-def learning_of(parameter: str, declared: Mapping[str, Learning]) -> Learning:
-    """What is declared of the smallest part that a parameter belongs to.
+def learning_of(names: Sequence[str], declared: Mapping[str, Learning]) -> Learning:
+    """What is declared of the smallest part that a parameter belongs to, by any of the parameter's names.
 
     >>> declared = {"heads": Learning(rate=10), "heads.1": Learning(rate=0)}
-    >>> [learning_of(name, declared).rate for name in ("heads.0.bias", "heads.1.bias", "heads.10.bias", "backbone.0")]
+    >>> [learning_of([name], declared).rate for name in ("heads.0.bias", "heads.1.bias", "heads.10.bias", "backbone.0")]
     [10, 0, 10, 1.0]
     """
-    parts = [part for part in declared if f"{parameter}.".startswith(f"{part}.")]
+    parts = [part for part in declared if any(f"{name}.".startswith(f"{part}.") for name in names)]
     return declared[max(parts, key=len)] if parts else Learning()
 
 
