@@ -129,7 +129,7 @@ class Method(nn.Module):
 
     def training_step(self, batch: Batch) -> Iterator[Losses]:
         """`updates`, with batch norm told which rows belong to which domain."""
-        self.layout.note(batch.num_sources, batch.per_domain)
+        self.layout.note(batch.num_sources, batch.per_domain, batch.has_target)
         return self.updates(batch)
 
     def drop_training_parts(self) -> None:

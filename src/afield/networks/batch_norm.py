@@ -26,9 +26,13 @@ class Layout:
         self.kind = kind
         self.stretches: list[Stretch] = []
 
-    def note(self, num_sources: int, per_domain: int) -> None:
-        """From here on rows are those of such a batch: the sources, then the target and further views of its images."""
-        self.stretches = [*[(per_domain, False)] * num_sources, *[(per_domain, True)] * 2]
+    def note(self, num_sources: int, per_domain: int, has_target: bool = True) -> None:
+        """From here on rows are those of such a batch: sources, target, further views of the target's, of the sources'.
+
+        What passes may end after any domain of these.
+        """
+        sources, target = [(per_domain, False)] * num_sources, [(per_domain, True)] * has_target
+        self.stretches = [*sources, *target, *target, *sources]
 
     @contextmanager
     def of(self, *stretches: Stretch) -> Iterator[None]:
