@@ -258,3 +258,33 @@ def test_a_broken_package_is_one_line_that_names_it(home, monkeypatch):
     ):
         find_entry("twice")
     assert {"broken", "false", "twice"} <= set(afield.list_methods())
+
+
+@pytest.mark.parametrize(
+    ("options", "body", "message"),
+    [
+        ("name: float = 1.0", "", "an option of method 'x' cannot be called name"),
+        ("", "ramped = 'distance'", "declares as ramped is no set of names"),
+        ("", "training_only = ['part']", "declares as training_only is no set of names"),
+    ],
+)
+def test_a_declaration_that_cannot_work_is_refused_when_it_is_registered(options, body, message):
+    class Options(afield.MethodOptions):
+        __annotations__ = {"name": float} if options else {}
+
+    declared = {"Options": Options}
+    exec(body, {}, declared)
+    method = type("X", (afield.Method,), declared)
+    with pytest.raises(AfieldError, match=message):
+        afield.register_method("x", summary="", reference="")(method)
+
+
+def test_an_impossible_default_of_an_option_is_found_before_training():
+    from pydantic import Field
+
+    class Options(afield.MethodOptions):
+        weight: float = Field(-1.0, ge=0)
+
+    afield.register_method("x", summary="", reference="")(type("X", (afield.Method,), {"Options": Options}))
+    with pytest.raises(AfieldError, match=r"method.weight.*greater than or equal to 0"):
+        afield.create_method("x", **BUILD)

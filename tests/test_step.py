@@ -6,7 +6,7 @@ from copy import deepcopy
 import pytest
 import torch
 
-from afield import list_methods
+from afield import AfieldError, list_methods
 from afield.config.training import TrainingOptions
 from afield.methods import Learning
 from afield.methods.baseline import Baseline
@@ -197,3 +197,17 @@ def test_a_recorded_run_killed_and_resumed_goes_on(train_toy, tmp_path, monkeypa
     resumed = train_toy(tmp_path / "killed", steps=20, settings=settings, resume=True)
     for one, other in zip(evaluations(unbroken.records), evaluations(resumed.records), strict=True):
         assert other["losses"] == pytest.approx(one["losses"], rel=1e-2, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("losses", "message"),
+    [
+        (None, "must be a dict of scalar tensors by name, not None"),
+        ({"a": 0.5}, "loss 'a' of method Baseline must be a scalar tensor, not float"),
+        ({"a": torch.zeros(3)}, r"loss 'a' of method Baseline must be a scalar tensor, not a tensor of shape \(3,\)"),
+    ],
+)
+def test_losses_that_are_none_are_named(train_toy, tmp_path, monkeypatch, losses, message):
+    monkeypatch.setattr(Baseline, "losses_of", lambda self, F, batch: losses)
+    with pytest.raises(AfieldError, match=message):
+        train_toy(tmp_path / "run", "baseline", steps=1)

@@ -13,7 +13,8 @@ Model = TypeVar("Model", bound=BaseModel)
 class MethodOptions(BaseModel):
     """Base class of a method's options: typed, strict, each with a description."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+    # Defaults too: a run with an impossible one could be trained, and not be loaded.
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False, validate_default=True)
 
 
 def validated(model: type[Model], section: str, values: dict[str, Any]) -> Model:

@@ -18,6 +18,7 @@ M = TypeVar("M", bound=type[Method])
 AnyMethod = str | PurePath | type[Method]
 """A method as a user gives it: its name, its class, or a reference to where it is."""
 OWN = "afield.methods."
+HOW_NAMED = "a config has both as method.name"
 NAME = re.compile(r"\w[\w+.-]*")
 _methods: dict[str, type[Method]] = {}
 
@@ -53,6 +54,11 @@ def check_class(name: str, method: Any) -> None:
         raise AfieldError(f"'{name}' is registered on {_called(method)}, which is not a subclass of afield.Method")
     if not (isinstance(method.Options, type) and issubclass(method.Options, MethodOptions)):
         raise AfieldError(f"the Options of method '{name}' are not a subclass of afield.MethodOptions")
+    if "name" in method.Options.model_fields:
+        raise AfieldError(f"an option of method '{name}' cannot be called name, which the method's own is: {HOW_NAMED}")
+    for declared in ("ramped", "training_only"):
+        if not isinstance(getattr(method, declared), set | frozenset):
+            raise AfieldError(f"what method '{name}' declares as {declared} is no set of names, such as {{'a', 'b'}}")
     if not all(before < share for before, share in pairwise((0, *method.phases, 1))):
         raise ValueError(f"the phases of {name} begin at ascending shares between 0 and 1, not at {method.phases}")
 

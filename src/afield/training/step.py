@@ -16,6 +16,7 @@ from torch.nn.utils import clip_grad_norm_
 
 from afield.config.training import TrainingOptions
 from afield.data.batches import BatchStream
+from afield.errors import AfieldError
 from afield.methods import Losses, Method
 from afield.training.optimisers import Optimisers, State
 from afield.training.rates import RateTable
@@ -133,6 +134,7 @@ class TrainingStep:
         So a batch's activations, but for those that a later update needs, are gone before the next batch has any.
         """
         for losses in updates:
+            check_losses(self.method, losses)
             terms: list[Tensor] = []
             for ramped in (False, True):
                 values = [value for name, value in losses.items() if (name in self.method.ramped) == ramped]
@@ -189,6 +191,17 @@ class TrainingStep:
         with torch.cuda.graph(graph, capture_error_mode="thread_local"):
             self._step()
         self.graph = graph
+
+
+def check_losses(method: Method, losses: Losses) -> None:
+    """Raise, in words that name the method, unless its losses are scalar tensors by name."""
+    name = type(method).__name__
+    if not isinstance(losses, dict) or not losses:
+        raise AfieldError(f"the losses of method {name} must be a dict of scalar tensors by name, not {losses!r:.40}")
+    for key, value in losses.items():
+        if not isinstance(value, Tensor) or value.ndim:
+            found = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+            raise AfieldError(f"loss '{key}' of method {name} must be a scalar tensor, not {found}")
 
 
 def compile_losses(method: Method) -> None:
