@@ -1,37 +1,24 @@
-"""From what a user wrote to a valid config, or to one line that says what is wrong; and choosing from records."""
+"""From what a user wrote to a valid config, or to one line that says what is wrong."""
 
 import contextlib
 import tomllib
-from enum import Enum
-from typing import Literal
 
 import pytest
 import tomli_w
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import Field
 
 import afield
 from afield import AfieldError, list_methods
-from afield.app.asked import asked_layers, check_early, choose_config, config_to_be
-from afield.app.method_page import as_text, as_values
+from afield.app.asked import asked_layers, check_early
 from afield.config import cards
 from afield.config.catalogue import find_entry
-from afield.config.data import DataOptions
-from afield.config.described import described
-from afield.config.layers import SECTIONS, by_section, completed, merge, parse_assignment, read_config, resolve
-from afield.config.options import MethodOptions
+from afield.config.layers import by_section, completed, merge, parse_assignment, read_config, resolve
 from afield.config.plan import PlanFile, plan_jobs
 from afield.config.upgrade import upgraded
-from afield.config.written import commented
-from afield.data.open import open_data
 from afield.methods import Method, register_method
 from afield.methods import registry as method_registry
 from afield.methods.create import create_method
-from afield.results.records import append_record, evaluations, read_records, rewrite_records
-from afield.results.run import read_run
-from afield.results.selection import select, target_score
-from support.images import write_folder
 
 
 @pytest.mark.parametrize(
@@ -203,118 +190,6 @@ def test_a_backbone_is_looked_for_before_the_data(tmp_path):
         afield.train("nowhere/", out=tmp_path / "run", backbone="restnet18")
 
 
-@pytest.fixture(scope="module")
-def own_images(tmp_path_factory):
-    """Two folders of images, by the preset that suits them."""
-    classes, sizes = {"bus": 3, "car": 3}, {"small": (48, 40), "photos": (90, 80)}
-    cameras = {"camera1": classes, "camera2": classes, "camera3": classes, "camera4": 3}
-    home = tmp_path_factory.mktemp("own")
-    return {preset: write_folder(home / preset, cameras, size) for preset, size in sizes.items()}
-
-
-def of_train(layers):
-    """The config that `afield.train` makes of these layers, which always looks at the images."""
-    check_early(layers, [])
-    name = merge(*layers)["data"].get("name", "digits")
-    return choose_config(open_data(DataOptions(name=name)), layers, [])
-
-
-@pytest.mark.parametrize("name", list_methods())
-@pytest.mark.parametrize("data", ["digits", "small", "photos"])
-def test_a_written_config_is_that_of_train_and_survives_being_read(data, name, own_images, tmp_path):
-    asked = {"method": name, "target": "camera4", "lr": 0.123, "data": str(own_images.get(data, data))}
-    config = config_to_be(asked_layers(None, {"network.hidden": [16, 8]}, **asked))
-    assert config.data.preset == data
-    assert config == of_train(asked_layers(None, {"network.hidden": [16, 8]}, **asked))
-    file = tmp_path / "mine.toml"
-    file.write_text(commented(config), "utf-8")
-    assert config_to_be(asked_layers(file, None)) == config == of_train(asked_layers(file, None))
-    assert commented(config_to_be(asked_layers(file, None))) == file.read_text("utf-8")
-
-
-def test_a_written_config_has_every_key_under_what_it_does():
-    text = commented(resolve({"method": {"name": "far-without-dre"}}))
-    values, config = tomllib.loads(text), resolve({"method": {"name": "far-without-dre"}})
-    assert values == config.as_dict()
-    assert list(values) == list(SECTIONS)
-    above = dict(zip(text.splitlines()[1:], text.splitlines(), strict=False))
-    assert above["steps = 600"] == "# optimiser steps [a whole number, 1 or more; default: 1000]"
-    assert above["momentum = 0.9"] == "# of sgd [a number, 0 or more and below 1]"
-    assert above["# target = ..."] == "# the domain to adapt to"
-    assert above['kind = "uda"'].endswith('[one of "uda", "dg"]')
-    assert above["betas = [0.9, 0.999]"].endswith("[a list of 2 numbers, each 0 or more and below 1]")
-    assert "\n# FAR without the dual ranking entropy\n[method]\n" in text
-    assert above['dre = "none"'].endswith('default: "dual"; fixed by far-without-dre]')
-    flat = " ".join(text.replace("\n# ", " ").split())
-    for section in SECTIONS:
-        for option in described(type(getattr(config, section))):
-            assert option.description in flat, option.name
-    assert max(map(len, text.splitlines())) <= 120
-
-
-class Colour(Enum):
-    RED = "red"
-    BLUE = "blue"
-
-
-class StrangeOptions(MethodOptions):
-    """Options of kinds that the package's own methods do not have."""
-
-    needed: int = Field(ge=1, description="has no default")
-    bare: str = "x"
-    count: int | None = Field(None, gt=0, description="a\nline\tand another\x07")
-    colour: Colour = Field(Colour.RED, description="an enumeration")
-    either: float | Literal["auto"] = Field("auto", description="two kinds")
-    table: dict[str, float] = Field(default_factory=lambda: {"a b": 1.0, "c": 2.0}, description="a table")
-    colours: tuple[Colour, ...] = Field((), description="several")
-
-
-@pytest.fixture
-def strange(monkeypatch):
-    """A method with these options, known for one test."""
-    monkeypatch.setattr(cards, "_registered", dict(cards._registered))
-    cards.add_card(cards.Card("strange", "odd", "none", "strange.py", False, 1, StrangeOptions))
-
-
-def test_options_of_any_kind_are_described_and_written(strange):
-    said = {option.name: option.as_dict() for option in described(StrangeOptions)}
-    assert said["needed"] == {
-        "name": "needed", "description": "has no default", "default": None, "type": "integer", "minimum": 1,
-    }  # fmt: skip
-    assert (said["count"]["description"], said["count"]["type"]) == ("a line and another", "integer")
-    assert said["colour"]["enum"] == said["colours"]["items"]["enum"] == ["red", "blue"]
-    config = resolve({"method": {"name": "strange", "needed": 3}})
-    text = commented(config)
-    assert tomllib.loads(text)["method"] == config.as_dict()["method"]
-    assert resolve(tomllib.loads(text)) == config
-    assert '# an enumeration [one of "red", "blue"]\ncolour = "red"\n' in text
-    assert '# two kinds [a number or "auto"]\neither = "auto"\n' in text
-    assert "# a line and another [a whole number, above 0]\n# count = ...\n" in text
-    for width in (None, 100, 30):
-        page = as_text(find_entry("strange"), width)
-        assert all(option in page for option in StrangeOptions.model_fields)
-
-
-@pytest.mark.parametrize("name", list_methods())
-def test_a_methods_page_has_every_option_with_default_and_sentence(name):
-    entry = find_entry(name)
-    values, lines = as_values(entry), as_text(entry, None).splitlines()
-    assert lines[0] == f"{name}: {entry.summary}"
-    assert all(any(fact in line for line in lines) for fact in (entry.card.reference, entry.card.file))
-    assert [option["name"] for option in values["options"]] == list(entry.card.options.model_fields)
-    resolved = resolve({"method": {"name": name}}).as_dict()["method"]
-    for option in values["options"]:
-        assert option["type"]
-        assert option["default"] == resolved[option["name"]]
-        (line,) = [line for line in lines if line.startswith(f"  {option['name']} = ")]
-        assert option["description"] in line
-        assert option["fixed"] == (f"fixed by {name}" in line) == (f"method.{option['name']}" in values["sets"])
-    for width in (60, 80, 120):
-        wrapped = as_text(entry, width)
-        assert max(map(len, wrapped.splitlines()[1:])) <= width
-        assert " ".join(wrapped.split()) == " ".join(" ".join(lines).split())
-
-
 def test_a_stored_config_is_completed_by_defaults_and_not_by_todays_presets():
     stored = resolve({"method": {"name": "far-paper"}, "task": {"target": "street"}}).as_dict()
     assert completed(stored) == stored
@@ -435,81 +310,6 @@ def test_what_cannot_be_trained_is_refused_before_anything_is_written(train_toy,
     with pytest.raises(AfieldError, match=message):
         train_toy(tmp_path / "run", **options)
     assert list(tmp_path.iterdir()) == []
-
-
-def evaluation(step, sources, target):
-    results = {name: {"accuracy": accuracy, "n": 10} for name, accuracy in zip("ab", sources, strict=True)}
-    measured = {} if target is None else {"t": {"accuracy": target, "n": 10}}
-    return {"event": "evaluation", "step": step, "sources": results, "target": measured}
-
-
-RUN = [
-    evaluation(1, (0.5, 0.5), 0.3), evaluation(2, (0.9, 0.7), 0.2), evaluation(3, (0.7, 0.9), 0.9),
-    evaluation(4, (0.6, 0.6), 0.9), evaluation(5, (0.6, 0.6), 0.1),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("selector", "step"), [("last", 5), ("source-val", 2), ("oracle", 3)])
-def test_a_selector_chooses_and_of_equals_the_earliest(selector, step):
-    assert select(RUN, selector)["step"] == step
-
-
-def test_source_val_does_not_look_at_the_target():
-    assert select([{**line, "target": {}} for line in RUN], "source-val")["step"] == 2
-
-
-def test_selectors_that_cannot_choose_are_errors():
-    with pytest.raises(AfieldError, match="unknown selector 'lsat'; did you mean 'last'"):
-        select(RUN, "lsat")
-    with pytest.raises(AfieldError, match="no evaluation"):
-        select([], "last")
-    with pytest.raises(AfieldError, match="needs a target"):
-        select([evaluation(1, (0.1, 0.2), None)], "oracle")
-    unlabelled = {**RUN[0], "target": {"t": {"accuracy": None, "n": 10}}}
-    for call in (lambda: target_score(unlabelled), lambda: select([unlabelled, RUN[1]], "oracle")):
-        with pytest.raises(AfieldError, match="target 't' has no labels, so its accuracy is unknown"):
-            call()
-    assert select([unlabelled, RUN[1]], "source-val") is RUN[1]
-
-
-def test_a_run_is_seen_through_its_selector_and_never_through_the_oracle(tmp_path):
-    rewrite_records(tmp_path / "records.jsonl", [{"event": "run"}, *RUN, {"event": "end", "step": 5, "seconds": 1.0}])
-    run = read_run(tmp_path)
-    assert (run.selector, run.step, run.accuracy) == ("last", 5, {"a": 0.6, "b": 0.6, "t": 0.1})
-    assert run.checkpoint == tmp_path / "last.ckpt"
-    chosen = run.select("source-val")
-    assert (chosen.selector, chosen.step, chosen.accuracy) == ("source-val", 2, {"a": 0.9, "b": 0.7, "t": 0.2})
-    assert chosen.checkpoint == tmp_path / "best.ckpt"
-    with pytest.raises(AfieldError, match="never chosen by 'oracle'"):
-        run.select("oracle")
-
-
-def test_a_run_that_has_not_ended_has_no_result(tmp_path):
-    rewrite_records(tmp_path / "records.jsonl", [{"event": "run"}, *RUN])
-    with pytest.raises(AfieldError, match="has not ended"):
-        read_run(tmp_path)
-
-
-def test_records_tolerate_a_cut_last_line_and_no_other_damage(tmp_path):
-    file = tmp_path / "records.jsonl"
-    for line in RUN:
-        append_record(file, line)
-    whole = file.read_bytes()
-    assert evaluations(read_records(file)) == RUN
-    for cut in (1, 2, 30):
-        file.write_bytes(whole[:-cut])
-        assert read_records(file) == RUN[:-1]
-    for damaged in (whole[3:], whole[:40] + b"\n" + whole[40:], b"\n" + whole, whole + b"\xff\xfe\n", whole + b"5\n"):
-        file.write_bytes(damaged)
-        with pytest.raises(AfieldError, match=r"records\.jsonl"):
-            read_records(file)
-    with pytest.raises(AfieldError, match="cannot read records"):
-        read_records(tmp_path / "missing.jsonl")
-
-
-def test_records_refuse_numbers_that_json_does_not_have(tmp_path):
-    with pytest.raises(ValueError, match="JSON"):
-        append_record(tmp_path / "records.jsonl", {"loss": float("nan")})
 
 
 def test_a_name_that_is_no_text_is_an_error_under_another_name_too():

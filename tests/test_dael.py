@@ -63,7 +63,7 @@ def test_an_expert_that_teaches_is_not_taught_by_its_pupils():
     method, batch = build().eval(), make_batch(target=False)
     scores = torch.randn(SOURCES, SOURCES * PER_DOMAIN, CLASSES, dtype=torch.float64, requires_grad=True)
     views = torch.randn_like(scores, requires_grad=True)
-    own = method.own(scores, batch)
+    own = batch.own(scores)
     method.collaboration(own, views, batch).backward()
     assert scores.grad is None
     reached = views.grad.abs().sum(dim=-1).view(SOURCES, SOURCES, PER_DOMAIN) > 0

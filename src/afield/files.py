@@ -55,6 +55,16 @@ def write_whole(path: Path, text: str) -> None:
         temporary.write_text(text, "utf-8", errors="backslashreplace")
 
 
+def is_safetensors(start: bytes) -> bool:
+    """Whether a file of tensors that begins with these nine bytes is safetensors: its header comes after its length."""
+    return start[8:9] == b"{"
+
+
+def is_pickle(start: bytes) -> bool:
+    """Whether it is a pickle, or PyTorch's archive of one; a length may begin like a pickle."""
+    return start.startswith((b"PK", b"\x80")) and not is_safetensors(start)
+
+
 def sha256_of(path: Path) -> str:
     """The checksum of a file's bytes."""
     with path.open("rb") as file:

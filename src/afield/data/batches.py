@@ -62,6 +62,10 @@ class Batch:
         """The sources' rows, which have labels, and the rest: the target's, in UDA."""
         return values[: self.num_labelled], values[self.num_labelled :]
 
+    def own(self, values: Tensor) -> Tensor:
+        """What each source's own classifier says of its source: (n_sources, n * b, ...) to (n_sources * b, ...)."""
+        return torch.cat([self.by_domain(of_one)[source] for source, of_one in enumerate(values)])
+
     def by_domain(self, values: Tensor) -> Tensor:
         """(n * b, ...) to (n, b, ...)."""
         return values.reshape(-1, self.per_domain, *values.shape[1:])

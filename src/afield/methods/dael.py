@@ -64,7 +64,7 @@ class DAEL(Method):
         plain, strong = scores[:, : len(batch.images)], scores[:, len(batch.images) :]
         sources, target = plain[:, : batch.num_labelled], plain[:, batch.num_labelled :]
         views, target_views = strong[:, -batch.num_labelled :], strong[:, : -batch.num_labelled]
-        own = self.own(sources, batch)
+        own = batch.own(sources)
         losses = {
             "classification": cross_entropy(own, batch.labels),
             "collaboration": self.collaboration(own, views, batch),
@@ -73,14 +73,10 @@ class DAEL(Method):
             losses["pseudo_labels"] = self.options.target_weight * self.pseudo_labels(target, target_views)
         return losses
 
-    def own(self, scores: Tensor, batch: Batch) -> Tensor:
-        """Each expert's scores of its own source, (labelled, classes), of the scores (K, labelled, classes) of all."""
-        return torch.cat([batch.by_domain(of_one)[source] for source, of_one in enumerate(scores)])
-
     def collaboration(self, own: Tensor, views: Tensor, batch: Batch) -> Tensor:
         """L_cr, from each expert's scores of its own source and all experts' scores of all sources' strong views."""
         said = at_least_float32(views).softmax(dim=-1)
-        by_itself = self.own(said, batch)
+        by_itself = batch.own(said)
         others = (said.sum(dim=0) - by_itself) / (len(said) - 1)
         taught = at_least_float32(own.detach()).softmax(dim=-1)
         return (others - taught).square().sum(dim=-1).mean()

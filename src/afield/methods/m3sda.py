@@ -24,7 +24,6 @@ Differences from the paper:
   and another never; and one pair of classifiers serves all sources. Ours does not depend on the order of the sources.
 """
 
-import torch
 from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
@@ -108,5 +107,4 @@ class M3SDABeta(MCD):
 
 def learned_by_each(scores: Tensor, batch: Batch) -> Tensor:
     """The mean over i of L_i(C_i), from scores (N, B, classes): each classifier on its own source."""
-    own = torch.cat([batch.by_domain(of_one)[source] for source, of_one in enumerate(scores)])
-    return cross_entropy(own, batch.labels)
+    return cross_entropy(batch.own(scores), batch.labels)

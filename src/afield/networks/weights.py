@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from afield.errors import AfieldError
+from afield.files import is_pickle, is_safetensors
 from afield.networks.shapes import on_meta
 from afield.networks.weight_names import (
     Tensors,
@@ -28,7 +29,6 @@ OWN_NEST = "/model/"
 """What a checkpoint of afield has before the names of a method's tensors."""
 DERIVED = ("num_batches_tracked", "attn_mask", "relative_coords_table")
 """What a network counts or makes for itself."""
-PICKLE_STARTS = (b"PK", b"\x80")
 MOST_NAMED = 3
 
 
@@ -63,15 +63,14 @@ def read_tensors(path: Path) -> Tensors:
     try:
         with path.open("rb") as file:
             start = file.read(9)
-        # The length of safetensors' header comes first and may begin like a pickle; the header begins with {.
-        safe = start[8:] == b"{"
+        safe = is_safetensors(start)
         with warnings.catch_warnings(action="ignore"):  # of torch, about pickles that it then refuses
             content = load_file(path) if safe else torch.load(path, weights_only=True, map_location="cpu")
     except OSError as error:
         raise AfieldError(f"cannot read weights {path}: {error.strerror or error}") from error
     except Exception as error:  # a file cut short, or of another kind, fails in many ways
         refused = isinstance(error, pickle.UnpicklingError) and "nsupported" in str(error)
-        if refused and start.startswith(PICKLE_STARTS):
+        if refused and is_pickle(start):
             raise AfieldError(
                 f"{path} holds more than tensors, which could run code, so it is not opened: save a state_dict alone"
             ) from error

@@ -13,12 +13,11 @@ from torch import Tensor
 
 from afield.config.upgrade import upgraded, upgraded_name
 from afield.errors import AfieldError
-from afield.files import replacing
+from afield.files import is_pickle, replacing
 
 FORMAT = 1
 KEY = "afield"
 TENSOR = "$tensor"
-PICKLE_STARTS = (b"PK", b"\x80")
 
 
 @dataclass(frozen=True)
@@ -58,8 +57,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
             start = file.read(9)
     except OSError as error:
         raise AfieldError(f"cannot read checkpoint {path}: {error.strerror}") from error
-    # The length of safetensors' header comes first and may begin like a pickle; the header itself begins with {.
-    if start.startswith(PICKLE_STARTS) and start[8:] != b"{":
+    if is_pickle(start):
         raise AfieldError(f"{path} is a pickle or a PyTorch archive, which could run code; afield opens neither")
     try:
         with safe_open(path, framework="pt") as file:
