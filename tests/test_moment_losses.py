@@ -32,7 +32,7 @@ def seed_torch():
 def kernel_by_hand(x, y, widths):
     """Pair by pair, from the definition."""
     distance = (x[:, None] - y[None]).square().sum(dim=-1)
-    return sum(torch.exp(-distance / width) for width in widths) / len(widths)
+    return sum(torch.exp(-distance / width) for width in widths)
 
 
 def widths_by_hand(samples, kernels, step):
@@ -47,6 +47,20 @@ def test_the_kernels_lie_about_the_mean_squared_distance_of_two_samples(kernels,
     widths = widths_by_hand(samples, kernels, step)
     same(gaussian_kernel(samples, kernels, step), kernel_by_hand(samples, samples, widths))
     assert math.prod(widths) == pytest.approx(math.prod(widths_by_hand(samples, 1, step)) ** kernels)
+
+
+def test_a_given_width_is_the_middle_one_whatever_the_samples():
+    samples = 3 + 2 * normal(6, 4)
+    same(gaussian_kernel(samples, 1, width=1.68), kernel_by_hand(samples, samples, [1.68]))
+    same(gaussian_kernel(samples, 3, 2.0, width=1.68), kernel_by_hand(samples, samples, [0.84, 1.68, 3.36]))
+
+
+def test_kernels_are_summed_not_averaged():
+    # Of samples that are far nearer to each other than the widths, k is 1 - |x - y|^2 (1/w_1 + ... + 1/w_5).
+    samples = 0.01 * normal(6, 4)
+    slopes = [(gaussian_kernel(samples, count, width=1.0) - count)[0, 1] for count in (1, 5)]
+    assert slopes[1] / slopes[0] == pytest.approx(4 + 2 + 1 + 1 / 2 + 1 / 4, rel=0.01)
+    assert torch.equal(gaussian_kernel(samples).diagonal(), torch.full((6,), 5.0, dtype=torch.float64))
 
 
 def test_mmd_is_that_of_its_definition_and_its_width_is_no_variable():
@@ -69,11 +83,11 @@ def test_mmd_of_two_gaussians_is_the_closed_form_and_the_bias_of_the_estimate(ke
 
     def expected_kernel(m, v):
         widths = [middle * 2 ** (number - (kernels - 1) / 2) for number in range(kernels)]
-        return sum((w / (w + 2 * v)) ** (dim / 2) * math.exp(-(m**2) / (w + 2 * v)) for w in widths) / kernels
+        return sum((w / (w + 2 * v)) ** (dim / 2) * math.exp(-(m**2) / (w + 2 * v)) for w in widths)
 
     of_source, of_target = expected_kernel(0, 2), expected_kernel(0, 2 * spread**2)
     population = of_source + of_target - 2 * expected_kernel(mean, 1 + spread**2)
-    bias = (2 - of_source - of_target) / count
+    bias = (2 * kernels - of_source - of_target) / count
     assert squared_mmd(source, target, kernels).item() == pytest.approx(population + bias, rel=0.1)
 
 
@@ -110,38 +124,40 @@ def test_equal_samples_have_a_finite_gradient():
     assert gradient.isfinite().all()
 
 
-@pytest.mark.parametrize("kernels", [1, 5])
-def test_joint_mmd_of_one_layer_is_mmd(kernels):
+def test_joint_mmd_of_one_layer_is_mmd():
     source, target = normal(5, 3), normal(4, 3) + 1
-    same(joint_squared_mmd([source], [target], kernels), squared_mmd(source, target, kernels))
+    kernel = gaussian_kernel(torch.cat((source, target)))
+    same(joint_squared_mmd([kernel], 5), squared_mmd(source, target))
     # A layer that says the same of all samples adds nothing.
-    silent = [source, torch.ones(5, 2).double()], [target, torch.ones(4, 2).double()]
-    same(joint_squared_mmd(*silent, kernels), squared_mmd(source, target, kernels))
+    silent = gaussian_kernel(torch.ones(9, 2).double(), 1)
+    same(joint_squared_mmd([kernel, silent], 5), squared_mmd(source, target))
 
 
 def test_joint_mmd_multiplies_the_layers_kernels():
-    source, target = [normal(5, 3), normal(5, 2)], [normal(4, 3), normal(4, 2) + 1]
-    kernel = math.prod(gaussian_kernel(torch.cat(pair), 3, 2.0) for pair in zip(source, target, strict=True))
+    layers = [normal(9, 3), torch.cat((normal(5, 2), normal(4, 2) + 1))]
+    features, others = gaussian_kernel(layers[0], 3, 2.0), gaussian_kernel(layers[1], 1, width=1.68)
+    kernel = features * others
     expected = kernel[:5, :5].mean() + kernel[5:, 5:].mean() - 2 * kernel[:5, 5:].mean()
-    same(joint_squared_mmd(source, target, 3), expected)
+    same(joint_squared_mmd([features, others], 5), expected)
 
 
 def test_joint_mmd_sees_what_the_layers_have_together_and_neither_has_alone():
     signs = tensor([[-1.0], [-1.0], [1.0], [1.0]])
-    source, target = (signs, signs), (signs, -signs)
-    assert all(abs(squared_mmd(a, b)) < 1e-6 for a, b in zip(source, target, strict=True))
-    assert joint_squared_mmd(source, target) > 0.1
+    same_sign, other_sign = torch.cat((signs, signs)), torch.cat((signs, -signs))
+    kernels = gaussian_kernel(same_sign), gaussian_kernel(other_sign)
+    assert all(abs(joint_squared_mmd([kernel], 4)) < 1e-6 for kernel in kernels)
+    assert joint_squared_mmd(kernels, 4) > 0.1
 
 
 def test_mmd_among_domains_is_twice_their_variance_in_the_kernels_space():
     domains = normal(4, 3, 2) + torch.arange(4).view(-1, 1, 1)
-    kernel = gaussian_kernel(domains.flatten(0, 1)).view(4, 3, 4, 3)
+    kernel = gaussian_kernel(domains.flatten(0, 1)).view(4, 3, 4, 3) / 5  # a mean, as in MMD-AAE
     inner = kernel.mean(dim=(1, 3))
     pairs = [inner[i, i] + inner[j, j] - 2 * inner[i, j] for i in range(4) for j in range(4)]
     variance = sum(inner[i, i] - 2 * inner[i].mean() + inner.mean() for i in range(4)) / 4
     same(squared_mmd_among(domains), sum(pairs) / 16)
     same(squared_mmd_among(domains), 2 * variance)
-    same(squared_mmd_among(domains[:2]), squared_mmd(*domains[:2]) / 2)
+    same(squared_mmd_among(domains[:2]), squared_mmd(*domains[:2]) / 5 / 2)
     assert abs(squared_mmd_among(domains[:1].expand(4, -1, -1))) < 1e-12
 
 
@@ -174,9 +190,10 @@ def test_autocast_changes_nothing():
     source, target = torch.randn(2, 6, 5)
 
     def distances():
-        pair = (source, source[:, :2]), (target, target[:, :2])
         both = torch.stack((source, target))
-        return squared_mmd(source, target), joint_squared_mmd(*pair), squared_mmd_among(both), coral_distance(both)
+        kernels = gaussian_kernel(both.flatten(0, 1)), gaussian_kernel(both.flatten(0, 1)[:, :2], 1, width=1.68)
+        joint = joint_squared_mmd(kernels, len(source))
+        return squared_mmd(source, target), joint, squared_mmd_among(both), coral_distance(both)
 
     with torch.autocast("cpu", torch.bfloat16):
         low = distances()

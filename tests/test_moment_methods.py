@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 from afield.config.catalogue import find_entry
 from afield.config.training import TrainingOptions
 from afield.data.batches import Batch
-from afield.losses import coral_distance, joint_squared_mmd, squared_mmd, squared_mmd_among
+from afield.losses import coral_distance, gaussian_kernel, joint_squared_mmd, squared_mmd, squared_mmd_among
 from afield.methods.create import create_method
 from afield.methods.mmd_aae import laplace_like
 from afield.training.schedules import adaptation_weight
@@ -73,8 +73,8 @@ def expected_losses(name, method, batch):
             layers = [squared_mmd(x[:labelled], x[labelled:], 3, 1.5) for x in (features, scores)]
             expected["mmd"] = 0.7 * sum(layers)
         case "jan":
-            sides = [(features[part], probabilities[part]) for part in (slice(labelled), slice(labelled, None))]
-            expected["joint_mmd"] = 0.7 * joint_squared_mmd(*sides, 3, 1.5)
+            kernels = gaussian_kernel(features, 3, 1.5), gaussian_kernel(probabilities, 1, width=0.9)
+            expected["joint_mmd"] = 0.7 * joint_squared_mmd(kernels, labelled)
         case "coral":
             expected["coral"] = 0.7 * coral_distance(batch.by_domain(scores))
     return expected
@@ -82,7 +82,7 @@ def expected_losses(name, method, batch):
 
 WEIGHTS = {
     "dan": {"mmd_weight": 0.7, "kernels": 3, "kernel_step": 1.5},
-    "jan": {"mmd_weight": 0.7, "kernels": 3, "kernel_step": 1.5},
+    "jan": {"mmd_weight": 0.7, "kernels": 3, "kernel_step": 1.5, "probability_width": 0.9},
     "coral": {"coral_weight": 0.7},
     "mmd-aae": {"mmd_weight": 0.7, "reconstruction_weight": 0.3, "prior_weight": 0.2},
 }
@@ -105,6 +105,36 @@ def test_losses_are_those_of_the_paper_times_their_weights(name, target):
 def test_the_order_of_the_sources_does_not_matter(name, target):
     method, batch = build(name), make_batch(target)
     same(losses(method, swap_first_sources(batch)), losses(method, batch))
+
+
+def kernel_sum(x, widths):
+    distances = (x[:, None] - x[None]).square().sum(dim=-1)
+    return sum(torch.exp(-distances / width) for width in widths)
+
+
+def five_widths(x):
+    middle = (x[:, None] - x[None]).square().sum(dim=-1).sum() / (len(x) * (len(x) - 1))
+    return [middle * ratio for ratio in (1 / 4, 1 / 2, 1, 2, 4)]
+
+
+def mmd_by_hand(kernel, count):
+    return kernel[:count, :count].mean() + kernel[count:, count:].mean() - 2 * kernel[:count, count:].mean()
+
+
+def test_dan_sums_five_kernels_of_each_layer_as_its_authors_code():
+    method, batch = build("dan"), make_batch()
+    features = method.pool(method.backbone(batch.images))
+    layers = features, method.classifier(features)
+    expected = [mmd_by_hand(kernel_sum(x, five_widths(x)), batch.num_labelled) for x in layers]
+    same(losses(method, batch)["mmd"], sum(expected))
+
+
+def test_jan_multiplies_five_summed_kernels_of_the_features_and_one_of_width_1_68_as_its_authors_code():
+    method, batch = build("jan"), make_batch()
+    features = method.pool(method.backbone(batch.images))
+    probabilities = method.classifier(features).softmax(dim=1)
+    kernel = kernel_sum(features, five_widths(features)) * kernel_sum(probabilities, [1.68])
+    same(losses(method, batch)["joint_mmd"], mmd_by_hand(kernel, batch.num_labelled))
 
 
 def test_every_method_says_what_it_needs():

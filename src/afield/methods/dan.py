@@ -6,11 +6,12 @@ with k a mixture of Gaussian kernels of several widths (eq. 2).
 
 Differences from the paper:
 - Its layers are AlexNet's fc6, fc7 and fc8. Here the pooled features stand for the first two, and the class scores are
-  the last.
-- The mixture's weights are equal, where the paper learns them by a quadratic program. So the kernels are the five about
-  the data's own scale that the authors' later code has, not 33 from 2^-8 to 2^8 of it. That scale is the mean squared
+  the last. The authors' later code, for ResNet, takes the features alone.
+- The kernels are those of that code: the sum of five about the data's own scale, each with weight 1. The paper has 33
+  from 2^-8 to 2^8 of that scale, and learns their weights by a quadratic program. The scale is the mean squared
   distance in the batch, as in that code, not the median of the training set.
-- The estimate is the biased one over all pairs of the batch; the paper's is unbiased, and of linear time.
+- The estimate is the biased one over all pairs of the batch. The paper's is unbiased and of linear time; that code's is
+  ours without the pairs of a sample with itself.
 - Several sources are pooled into one. The loop raises the weight from 0, where the paper's is constant.
 """
 
@@ -27,7 +28,7 @@ class DANOptions(MethodOptions):
     """Options of DAN."""
 
     mmd_weight: float = Field(1.0, ge=0, description="weight of each layer's squared MMD")
-    kernels: int = Field(5, ge=1, description="Gaussian kernels, equally weighted (paper: 33 with learned weights)")
+    kernels: int = Field(5, ge=1, description="Gaussian kernels, which are summed (paper: 33 with learned weights)")
     kernel_step: float = Field(
         2.0, gt=1, description="ratio of two neighbouring kernels' squared widths (paper: the root of 2)"
     )

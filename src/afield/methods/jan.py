@@ -5,9 +5,11 @@
 JMMD is the distance of the layers' joint distributions: an MMD whose kernel is the product of the layers' kernels.
 
 Differences from the paper:
-- A kernel's width is the mean squared distance in the batch, not the median of the training set. The authors' code has
-  five kernels on the features and one of the fixed width 1.68 on the probabilities.
-- The estimate is the biased one over all pairs of the batch, as in that code; the paper trains with one of linear time.
+- The kernels are those of the authors' code: on the features the sum of five about the mean squared distance in the
+  batch, on the probabilities one of fixed width. The paper has one per layer, its width the median of the training set.
+- The weight is 1, as in their PyTorch code; their Caffe models have 0.3.
+- The estimate is the biased one over all pairs of the batch. The paper trains with one of linear time; the PyTorch
+  code's is ours without the pairs of a sample with itself.
 - Several sources are pooled into one.
 
 As in the paper, the layers are the last of the network, for ResNet the pooled features and the class layer, the latter
@@ -19,7 +21,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from afield import Batch, Losses, Method, MethodOptions, register_method
-from afield.losses import joint_squared_mmd
+from afield.losses import gaussian_kernel, joint_squared_mmd
 from afield.precision import at_least_float32
 
 
@@ -27,8 +29,13 @@ class JANOptions(MethodOptions):
     """Options of JAN."""
 
     mmd_weight: float = Field(1.0, ge=0, description="weight of the squared joint MMD (paper: 1)")
-    kernels: int = Field(1, ge=1, description="Gaussian kernels of each layer, equally weighted (paper: 1)")
-    kernel_step: float = Field(2.0, gt=1, description="ratio of two neighbouring kernels' squared widths")
+    kernels: int = Field(
+        5, ge=1, description="Gaussian kernels of the features, which are summed (authors: 5; paper: 1)"
+    )
+    kernel_step: float = Field(2.0, gt=1, description="ratio of two neighbouring kernels' squared widths (authors: 2)")
+    probability_width: float = Field(
+        1.68, gt=0, description="squared width of the one kernel of the probabilities (authors: 1.68)"
+    )
 
 
 @register_method("jan", summary="joint MMD of features and predictions", reference="Long et al. 2017")
@@ -44,10 +51,12 @@ class JAN(Method):
         """Both losses."""
         options, features = self.options, self.pool(F)
         scores = self.classifier(features)
-        layers = features, at_least_float32(scores).softmax(dim=1)
-        source, target = zip(*map(batch.split, layers), strict=True)
-        distance = joint_squared_mmd(source, target, options.kernels, options.kernel_step)
+        probabilities = at_least_float32(scores).softmax(dim=1)
+        kernels = (
+            gaussian_kernel(features, options.kernels, options.kernel_step),
+            gaussian_kernel(probabilities, kernels=1, width=options.probability_width),
+        )
         return {
             "classification": cross_entropy(batch.split(scores)[0], batch.labels),
-            "joint_mmd": options.mmd_weight * distance,
+            "joint_mmd": options.mmd_weight * joint_squared_mmd(kernels, batch.num_labelled),
         }
