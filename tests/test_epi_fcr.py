@@ -27,29 +27,31 @@ def test_each_loss_of_epi_fcr_trains_exactly_what_its_equation_names(bf16):
     assert method.ramped == {"epif", "epic", "epir"}
 
 
-def test_losses_of_epi_fcr_are_those_of_the_paper_with_partners_of_the_other_source():
+@pytest.mark.parametrize("sources", [2, 3])
+def test_losses_of_epi_fcr_are_in_the_proportions_of_the_authors_code(sources):
     weights = {"feature_weight": 0.7, "classifier_weight": 0.3, "random_weight": 0.2}
-    method, batch = build("epi-fcr", sources=2, **weights), make_batch(sources=2)
+    method, batch = build("epi-fcr", sources=sources, **weights), make_batch(sources=sources)
     by_hand = deepcopy(method)
+    torch.manual_seed(0)
+    actual = method.losses(batch)
+    torch.manual_seed(0)
     images, labels = batch.by_domain(batch.images), batch.by_domain(batch.labels)
+    pairs = [(int(i), j) for j, i in enumerate(by_hand.episodes(images)[0])]
     f = by_hand.pool(by_hand.backbone(batch.images))
-    specific = epif = epic = 0
-    for i, j in ((0, 1), (1, 0)):
+    aggregate = specific = random = epif = epic = 0
+    for i in range(sources):
+        aggregate += cross_entropy(by_hand.classifier(batch.by_domain(f)[i]), labels[i])
+        random += cross_entropy(by_hand.random_classifier(batch.by_domain(f)[i]), labels[i])
         own = by_hand.source_classifiers[i](by_hand.pool(by_hand.source_backbones[i](images[i])))
         specific += cross_entropy(own, labels[i])
-        epif += cross_entropy(by_hand.source_classifiers[j](batch.by_domain(f)[i]), labels[i]) / 2
     by_hand.source_backbones.eval()
-    for i, j in ((0, 1), (1, 0)):
+    for i, j in pairs:  # in their mean, as one pair
+        epif += cross_entropy(by_hand.source_classifiers[j](batch.by_domain(f)[i]), labels[i]) / sources
         foreign = by_hand.pool(by_hand.source_backbones[j](images[i]))
-        epic += cross_entropy(by_hand.classifier(foreign), labels[i]) / 2
-    expected = {
-        "classification": cross_entropy(by_hand.classifier(f), batch.labels),
-        "specific": specific,
-        "epif": 0.7 * epif,
-        "epic": 0.3 * epic,
-        "epir": 0.2 * cross_entropy(by_hand.random_classifier(f), batch.labels),
-    }
-    same(method.losses(batch), expected)
+        epic += cross_entropy(by_hand.classifier(foreign), labels[i]) / sources
+    authors = {"classification": aggregate, "epif": 0.7 * epif, "epic": 0.3 * epic, "epir": 0.2 * random}
+    expected = {name: loss / sources for name, loss in authors.items()} | {"specific": specific}
+    same(dict(sorted(actual.items())), dict(sorted(expected.items())))
     # Episodes have moved nothing of the partners: their statistics are those of their own images.
     same(method.source_backbones.state_dict(), by_hand.source_backbones.state_dict())
     assert method.source_backbones.training

@@ -15,8 +15,9 @@ Differences from the paper:
 - One step trains everything; a partner that a loss must not train is read with detached parameters. The authors first
   train 500 of 3000 steps without episodes; here the loop ramps their losses up from 0.
 - Every source has its episode in every step: source i meets the partner of source i - s, with s drawn anew. The
-  authors' code draws one pair (i, j) per step, and sums L_agg over the sources where we take the mean, as in
-  equation 1.
+  authors' code draws one pair (i, j) per step, and sums L_agg and L_epir over the sources. We take means, so that
+  classification weighs as much as in other methods. Hence L_epif and L_epic, ours the mean over N pairs, are divided
+  by the number N of sources, and L_epir is not.
 - The authors freeze batch norm at its ImageNet statistics, and all networks start from the same weights. Ours learns:
   theta_j starts as a copy of theta, and meets another source's images as at inference, with its own statistics.
 """
@@ -35,8 +36,12 @@ from afield.networks import Classifier, run_aside
 class EpiFCROptions(MethodOptions):
     """Options of Epi-FCR. The weights are the authors' for PACS with ResNet-18."""
 
-    feature_weight: float = Field(2.0, ge=0, description="lambda_1, weight of L_epif (authors: 2)")
-    classifier_weight: float = Field(0.05, ge=0, description="lambda_2, weight of L_epic (authors: 0.05)")
+    feature_weight: float = Field(
+        2.0, ge=0, description="lambda_1, weight of L_epif times the number of sources (authors: 2)"
+    )
+    classifier_weight: float = Field(
+        0.05, ge=0, description="lambda_2, weight of L_epic times the number of sources (authors: 0.05)"
+    )
     random_weight: float = Field(0.1, ge=0, description="lambda_3, weight of L_epir (authors: 0.1)")
 
 
@@ -69,12 +74,13 @@ class EpiFCR(Method):
         epif = [run_aside(c, v, frozen=True) for c, v in zip(self.source_classifiers, rolled_f, strict=True)]
         epic = run_aside(self.classifier, foreign)
         epir = run_aside(self.random_classifier, f, frozen=True)
+        one_pair = 1 / len(own)  # beside L_agg of all sources
         return {
             "classification": cross_entropy(self.classifier(f), labels),
             # A sum over the sources, whose parts are their own.
             "specific": len(own) * cross_entropy(torch.cat(specific), labels),
-            "epif": options.feature_weight * cross_entropy(torch.cat(epif), rolled_labels),
-            "epic": options.classifier_weight * cross_entropy(epic, rolled_labels),
+            "epif": one_pair * options.feature_weight * cross_entropy(torch.cat(epif), rolled_labels),
+            "epic": one_pair * options.classifier_weight * cross_entropy(epic, rolled_labels),
             "epir": options.random_weight * cross_entropy(epir, labels),
         }
 
