@@ -111,6 +111,11 @@ def written_out(solution, labels, num_classes, *, ridge, alignment, smoothness, 
     return objective
 
 
+def of_both_domains(solution):
+    """f of the features it was solved for, of the source first."""
+    return kernel(solution.anchors, solution.anchors) @ solution.coefficients
+
+
 def test_the_solution_satisfies_its_optimality_condition(rng):
     source, labels, target, _ = shifted(rng)
     weights = {"ridge": 0.1, "alignment": 10.0, "smoothness": 1.0, "neighbours": 10}
@@ -141,8 +146,7 @@ def test_alignment_brings_the_means_of_the_classifier_together(rng):
     for alignment in (0.0, 1.0, 100.0):
         solution = solve_meda(source, labels, target, 3, dimension=4, alignment=alignment)
         E = contrasts(labels, solution.target_labels, solution.mu)
-        f = solution.scores(np.concatenate((source, target)))
-        gaps.append(np.linalg.norm(E.T @ f))
+        gaps.append(np.linalg.norm(E.T @ of_both_domains(solution)))
     assert gaps[0] > gaps[1] > gaps[2]
 
 
@@ -150,8 +154,7 @@ def test_smoothness_brings_neighbours_together(rng):
     source, labels, target, _ = shifted(rng)
     rough, smooth = (solve_meda(source, labels, target, 3, dimension=4, smoothness=s) for s in (0.0, 10.0))
     L = laplacian(rough.anchors, 10)
-    for_all = [solution.scores(np.concatenate((source, target))) for solution in (rough, smooth)]
-    unevenness = [np.trace(f.T @ (L @ f)) / (f**2).sum() for f in for_all]
+    unevenness = [np.trace(f.T @ (L @ f)) / (f**2).sum() for f in map(of_both_domains, (rough, smooth))]
     assert unevenness[1] < unevenness[0]
 
 
@@ -163,8 +166,29 @@ def test_scores_of_the_anchors_are_the_classes_it_gave_them(rng):
     np.testing.assert_allclose(np.linalg.norm(solution.anchors, axis=1), 1)
 
 
-def test_the_order_of_the_features_does_not_matter(rng):
+def test_either_domain_is_seen_relative_to_its_own_mean_and_deviation(rng):
     source, labels, target, _ = shifted(rng)
+    plain = solve_meda(source, labels, target, 3, dimension=4)
+    width = source.shape[1]
+    (a, b), (c, d) = ((rng.uniform(0.1, 10, width), 5 * rng.normal(size=width)) for _ in range(2))
+    stretched = solve_meda(a * source + b, labels, c * target + d, 3, dimension=4)
+    np.testing.assert_allclose(of_both_domains(stretched), of_both_domains(plain), atol=1e-6)
+    new = target + 0.1 * rng.normal(size=target.shape)
+    np.testing.assert_allclose(stretched.scores(c * new + d), plain.scores(new), atol=1e-6)
+    np.testing.assert_allclose(plain.scores(target), of_both_domains(plain)[len(source) :], atol=1e-8)
+
+
+def test_a_feature_that_never_changes_changes_nothing(rng):
+    source, labels, target, _ = shifted(rng)
+    plain = solve_meda(source, labels, target, 3, dimension=4)
+    silent = [np.concatenate((features, np.full((len(features), 1), 0.3)), axis=1) for features in (source, target)]
+    solution = solve_meda(silent[0], labels, silent[1], 3, dimension=4)
+    np.testing.assert_allclose(solution.scores(silent[1]), plain.scores(target), atol=1e-6)
+
+
+def test_the_order_of_the_features_does_not_matter(rng):
+    source, labels, target, truth = shifted(rng)
+    target += 1.5 * np.eye(target.shape[1])[truth]  # each class its own way, which standardising does not undo
     order = rng.permutation(len(source))
     one = solve_meda(source, labels, target, 3, dimension=4, iterations=1)
     other = solve_meda(source[order], labels[order], target, 3, dimension=4, iterations=1)
@@ -388,6 +412,6 @@ def accuracies(seed):
 
 
 def test_it_adapts_to_an_offset_that_the_baseline_does_not_know():
-    # Over eight seeds the gain was 0.20, and at least 0.07 in each.
+    # Over eight seeds the gain was 0.29, and at least 0.15 in each.
     baseline, adapted = np.mean([accuracies(seed) for seed in range(4)], axis=0)
-    assert adapted > baseline + 0.1
+    assert adapted > baseline + 0.15

@@ -2,7 +2,8 @@ r"""MEDA: manifold embedded distribution alignment, in closed form on features (
 Multimedia 2018, arXiv 1807.07258).
 
 Manifold features z = G^(1/2) x, with G the geodesic flow kernel between the principal subspaces of source and target,
-scaled to length 1. Then a classifier f(z) = sum_i beta_i K(z_i, z) over the n labelled and m unlabelled features:
+scaled to length 1; x are the features, with mean 0 and variance 1 in either domain. Then a classifier
+f(z) = sum_i beta_i K(z_i, z) over the n labelled and m unlabelled features:
 
     min over beta    |(Y - K beta)|_A^2 + eta tr(beta^T K beta) + tr(beta^T K (lambda M + rho L) K beta)
     solution         ((A + lambda M + rho L) K + eta I) beta = A Y
@@ -16,11 +17,12 @@ d are A-distances: of the features, and of those of each class. The target's cla
 those given or those of the nearest source features; mu, M and beta follow from them, and they from beta, T times.
 
 Differences from the paper:
-- As in the authors' code, M is divided by its Frobenius norm, without which lambda would mean less the more features
-  there are; L is the normalised Laplacian, with cosines as weights; and the kernel has bandwidth 1, the mean length of
-  z.
-- Unlike in the authors' code too, features are centred first; the domain classifiers of d are tested on features they
-  were not trained on, and both domains count alike however many features they have; a class that the target does not
+- As in the authors' code, the features of source and target are standardised, each coordinate by the domain's own mean
+  and deviation (their histograms are divided by their sums before that, which features of a network are not); M is
+  divided by its Frobenius norm, without which lambda would mean less the more features there are; L is the normalised
+  Laplacian, with cosines as weights; and the kernel has bandwidth 1, the mean length of z.
+- Unlike in the authors' code too, the domain classifiers of d see z scaled to length 1, are tested on features they
+  were not trained on, and count both domains alike however many features they have; a class that the target does not
   have, or hardly has, is left out of M and mu.
 
 The authors' code takes means where the paper's mu has a sum, and multiplies M_0 by the number of classes; ours is the
@@ -34,6 +36,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import lu_factor, lu_solve
 from sklearn.neighbors import KNeighborsClassifier, kneighbors_graph
+from sklearn.preprocessing import StandardScaler
 from sklearn.svm import LinearSVC
 
 from afield.closed_form.geodesic_flow import Array, geodesic_flow_kernel, principal_subspace
@@ -44,12 +47,13 @@ ENOUGH = 2  # features of a class in either domain, for a class to be compared
 
 @dataclass(frozen=True)
 class Solution:
-    """A classifier of features: `scores`, and what it is made of."""
+    """A classifier of the target's features: `scores`, and what it is made of."""
 
     centre: Array
-    """(D,), the mean of all features."""
+    """(D,), the mean of the target's features."""
     projection: Array
-    """(D, r) with projection projection^T = G: z before it is scaled, in as few coordinates as G has dimensions."""
+    """(D, r), from the target's features less their mean to z before it is scaled, in as few coordinates as G has
+    dimensions: G^(1/2), and the division by the target's deviations in the same matrix."""
     anchors: Array
     """(n + m, r), the z of the features it was solved for."""
     coefficients: Array
@@ -60,7 +64,7 @@ class Solution:
     """The last iteration's weight of the conditional distributions, in 0..1."""
 
     def scores(self, features: Array) -> Array:
-        """f of any features (N, D): (N, classes), near 1 for the class and 0 for the others."""
+        """f of any features (N, D) of the target: (N, classes), near 1 for the class and 0 for the others."""
         return kernel(embed(features - self.centre, self.projection), self.anchors) @ self.coefficients
 
 
@@ -83,10 +87,10 @@ def solve_meda(
     `first` are the target's classes to begin with, by default those of the nearest source features; `ridge`,
     `alignment` and `smoothness` are eta, lambda and rho. The cost is that of one n + m by n + m system.
     """
-    n, everything = len(source), np.concatenate((source, target)).astype(np.float64)
-    centre = everything.mean(axis=0)
-    projection = manifold(everything[:n] - centre, everything[n:] - centre, dimension)
-    anchors = embed(everything - centre, projection)
+    of_source, of_target = (StandardScaler().fit(features.astype(np.float64)) for features in (source, target))
+    n, x = len(source), np.concatenate((of_source.transform(source), of_target.transform(target)))
+    projection = manifold(x[:n], x[n:], dimension)
+    anchors = embed(x, projection)
     K, counted = kernel(anchors, anchors), np.arange(len(anchors)) < n
     Y = np.zeros((len(anchors), num_classes))
     Y[np.arange(n), labels] = 1
@@ -111,7 +115,7 @@ def solve_meda(
         before, classes = classes, (K[n:] @ coefficients).argmax(axis=1)
         if (classes == before).all():  # further iterations would repeat this one
             break
-    return Solution(centre, projection, anchors, coefficients, classes, mu)
+    return Solution(of_target.mean_, projection / of_target.scale_[:, None], anchors, coefficients, classes, mu)
 
 
 def manifold(source: Array, target: Array, dimension: int) -> Array:

@@ -6,8 +6,11 @@ from labelled vectors of the sources and unlabelled ones of the target: a sum of
 loss on the sources, the distance of the domains' distributions and smoothness over neighbours. `closed_form/meda.py`
 has the formulas, and how the solution differs from the paper's and the authors' code.
 
+The classifier is for the target: whatever image it is shown, it standardises with the target's mean and deviation. So
+it does worse on the sources than it could; what the network itself says of them is the view `network`.
+
 Differences from the paper:
-- Several sources are pooled.
+- Several sources are pooled, and standardised as one.
 - The target's first labels are the network's own; the authors' code takes those of the nearest source features.
 - The authors' code classifies the very target images it was solved for. Here, as with every other method, those are the
   training images, and the sum of kernels is evaluated at the test images.
@@ -92,12 +95,12 @@ class MEDA(Baseline):
         self.solved.fill_(True)
 
     def kernels(self, vectors: Tensor) -> Tensor:
-        """f: the solved classifier of pooled vectors, near 1 for the class and 0 for the others."""
+        """f: the solved classifier of the target's pooled vectors, near 1 for the class and 0 for the others."""
         z = normalize((vectors - self.centre) @ self.projection)
         return (z @ self.anchors.T - 1).exp() @ self.coefficients
 
     def scores_of(self, F: Tensor) -> Tensor:
-        """Scores of the solved classifier; before it is solved, of the network's own."""
+        """Scores of the solved classifier, which takes all images for the target's; before that, the network's."""
         vectors = self.pool(F)
         # Least squares make f an estimate of probabilities, whose logarithms are scores.
         solved = self.kernels(vectors).clamp_min(SMALLEST).log()
