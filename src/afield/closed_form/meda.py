@@ -87,7 +87,8 @@ def solve_meda(
     `first` are the target's classes to begin with, by default those of the nearest source features; `ridge`,
     `alignment` and `smoothness` are eta, lambda and rho. The cost is that of one n + m by n + m system.
     """
-    of_source, of_target = (StandardScaler().fit(features.astype(np.float64)) for features in (source, target))
+    source, target = source.astype(np.float64), target.astype(np.float64)
+    of_source, of_target = StandardScaler().fit(source), StandardScaler().fit(target)
     n, x = len(source), np.concatenate((of_source.transform(source), of_target.transform(target)))
     projection = manifold(x[:n], x[n:], dimension)
     anchors = embed(x, projection)

@@ -6,9 +6,9 @@ L_SA pulls samples of one class from two sources together, L_S pushes samples of
 apart, up to a margin.
 
 Differences from the paper:
-- All pairs of the batch are used, and each loss is a mean over its own pairs. Their weights are those of the authors'
-  code, which draws three pairs of different classes for each of one class, takes one mean, and leaves out the factors
-  1/2.
+- All pairs of the batch are used, and each loss is a mean over its own pairs, where the paper has sums. Their weights
+  are those of the authors' code, which has two domains, draws three pairs of different classes for each of one class,
+  takes one mean, and leaves out the factors 1/2.
 - The loop ramps both up from 0. From the first step on, they would draw a network with batch norm, which knows no class
   yet, into one point, where it stays for hundreds of steps; the authors' network has no batch norm.
 - The features are what the classifier reads, pool(F), compared as vectors of length 1. Without that they are hundreds

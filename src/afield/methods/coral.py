@@ -5,11 +5,11 @@
 
 Differences from the paper:
 - It has one source and one target. Here the distance is averaged over all pairs of domains: sources and target in UDA,
-  the sources alone in DG.
+  the sources alone in DG. So with N sources a pair of a source and the target weighs 2 / (N (N + 1)).
 - The aligned layer is the last, the class scores, like the paper's fc8. `layer = "features"` takes the pooled features
   instead, as benchmarks of DG do; their distance is far smaller and needs a larger weight.
 - The paper chooses the weight so that both losses are about equal at the end of training. Ours is 1, and the loop
-  raises it from 0.
+  raises it from 0. DomainBed's form, without the divisor 4 and with the distance of the means, is not ours.
 """
 
 from typing import Literal

@@ -7,7 +7,8 @@ it was, and 0 for an ordered image; the shuffled images are not classified. Sour
 
 Differences from the paper:
 - The share beta of ordered images is the same in every batch and for every source, not a probability for each image.
-  That shuffled images are not classified is what the paper says; in the authors' code it is a switch, off by default.
+  In the authors' code, of the others one in P + 1 is left in order too.
+- That shuffled images are not classified is what the paper says; in the authors' code it is a switch, off by default.
 - The paper searches P permutations of large Hamming distance greedily. Ours are the best there are, by construction:
   see `permutations`.
 - Where 3 does not divide the side of an image, as in 32 = 3 * 10 + 2, the tiles are cut from the middle and the frame

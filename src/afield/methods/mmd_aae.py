@@ -12,7 +12,9 @@ Differences from the paper:
   too. As what P is to give back, x is a constant: otherwise it would shrink to please P.
 - C has as many layers as every method's here.
 - MMDs are squared, so that their gradients are finite at 0, and the kernels' widths follow the data: five about the
-  mean squared distance, where the paper has 1, 5 and 10.
+  mean squared distance, where the paper has 1, 5 and 10. The kernel is their mean, as in the re-implementations that w1
+  comes from, not their sum, as in DAN's code.
+- L_ae is a mean over the values of x, as there, where the paper has their sum.
 - D and the others step at once, each at weight w2, where the paper takes turns. Q lowers -log D(h) instead of
   log(1 - D(h)), whose gradient vanishes while D is sure. The loop raises w1, and w2 where Q reads it, from 0.
 - A target's images are not looked at.
