@@ -16,13 +16,13 @@ from afield.losses import (
 from support.comparing import same
 from support.far import PER_DOMAIN, SOURCES, build, by_hand, classify, make_batch
 
-EVERYTHING = {"backbone", "fa", "fr", "classifier", "experts"}
-FAR_LOSSES = {"classification", "aligned", "align", "dre", "experts", "consistency"}
+EVERYTHING = {"backbone", "fa", "fr", "classifier", "experts", "alignment"}
+FAR_LOSSES = {"classification", "aligned", "align", "domain", "dre", "experts", "consistency"}
 LOSSES = {
     "baseline": {"classification"},
-    "baseline-align": {"classification", "align"},
-    "baseline-att-align": {"classification", "align"},
-    "far-paper": FAR_LOSSES - {"aligned"},
+    "baseline-align": {"classification", "align", "domain"},
+    "baseline-att-align": {"classification", "align", "domain"},
+    "far-paper": FAR_LOSSES - {"aligned", "domain"},
     "far-without-dre": FAR_LOSSES - {"dre"},
     "far-without-experts": FAR_LOSSES - {"experts", "consistency"},
     **dict.fromkeys(("far", "far-conv", "far-channel-gate", "far-spatial-gate"), FAR_LOSSES),
@@ -83,7 +83,7 @@ def test_every_variant_has_its_losses_and_learns_from_them(target):
         assert all(loss.isfinite() and loss.shape == () for loss in losses.values()), name
         sum(losses.values()).backward()
         assert all(p.grad is not None and p.grad.isfinite().all() for p in method.parameters()), name
-        assert method.ramped <= FAR_LOSSES - {"classification", "aligned", "experts"}, name
+        assert method.ramped <= FAR_LOSSES - {"classification", "aligned", "domain", "experts"}, name
 
 
 WEIGHTS = {"align_weight": 0.7, "dre_weight": 0.3, "consistency_weight": 5.0, "aligned_classification_weight": 0.2}
@@ -101,7 +101,7 @@ BALANCE = 0.25
 @pytest.mark.parametrize("reference_is", ["live", "detached"])
 @pytest.mark.parametrize("name", RANKINGS)
 def test_losses_are_those_of_the_paper_times_their_weights(name, reference_is, routing, target):
-    options = {"dre_reference": reference_is, "dre_balance": BALANCE, **WEIGHTS}
+    options = {"alignment": "moments", "dre_reference": reference_is, "dre_balance": BALANCE, **WEIGHTS}
     method = build(name, routing=routing, experts_shape_backbone=True, **options)
     batch = make_batch(target)
     F, A, R_plus, R_minus = by_hand(method, batch.images)
@@ -129,7 +129,7 @@ def test_losses_are_those_of_the_paper_times_their_weights(name, reference_is, r
 
 @pytest.mark.parametrize("name", ["baseline-align", "baseline-att-align"])
 def test_the_rungs_below_far_align_what_they_classify(name):
-    method, batch = build(name), make_batch()
+    method, batch = build(name, alignment="moments", align_weight=0.5), make_batch()
     F = method.backbone(batch.images)
     features = F if name == "baseline-align" else method.fa(F)
     losses = method.losses(batch)
@@ -145,11 +145,13 @@ def test_the_rungs_below_far_align_what_they_classify(name):
 
 def test_the_papers_preset_sets_every_option_to_the_papers():
     assert build("far-paper").options.model_dump() == {
+        "alignment": "moments",
+        "equal_shares": False,
         "align_weight": 0.5,
         "dre_weight": 0.1,
         "consistency_weight": 100.0,
         "aligned_classification_weight": 0.0,
-        "normalised_gate": False,
+        "projected_gate": False,
         "gate": "both",
         "reduction": 8,
         "routing": "end-to-end",
@@ -169,7 +171,8 @@ def test_experts_are_dropped_without_changing_predictions():
     assert len(method.experts) == SOURCES
     method.drop_training_parts()
     assert method.experts is None
-    assert not any(name.startswith("experts") for name in method.state_dict())
+    assert method.alignment is None
+    assert not any(name.startswith(("experts", "alignment")) for name in method.state_dict())
     assert torch.equal(method(images), before)
 
 
@@ -212,6 +215,7 @@ def test_each_loss_reaches_exactly_the_parameters_it_may_update(routing, shape_b
     method = build(routing=routing, experts_shape_backbone=shape_backbone, hidden=hidden)
     experts = {"experts", "backbone"} if shape_backbone else {"experts"}
     routes = {"classification": PATH, "aligned": PATH - {"fr"}, "experts": experts, **ROUTES[routing]}
+    routes["domain"] = {"alignment"}
     assert routes.keys() == FAR_LOSSES
     for loss, groups in routes.items():
         names = reached(method, loss, make_batch())
@@ -228,7 +232,7 @@ def test_each_loss_reaches_exactly_the_parameters_it_may_update(routing, shape_b
         {"gate": "channel", "dre": "plus"},
         {"gate": "spatial", "dre": "minus"},
         {"hidden": (6,), "dre": "unranked"},
-        {"normalised_gate": False, "experts_shape_backbone": True, "consistency_weight": 100.0},
+        {"projected_gate": False, "experts_shape_backbone": True, "consistency_weight": 100.0},
     ],
     ids=str,
 )

@@ -17,7 +17,7 @@ from afield.networks import (
     classify_all,
     run_aside,
 )
-from afield.networks.gates import SmallConvolution
+from afield.networks.gates import FLOOR, SmallConvolution
 
 shapes = st.tuples(st.integers(1, 3), st.integers(1, 20), st.integers(1, 9), st.integers(1, 9))
 kinds = st.sampled_from(["both", "channel", "spatial"])
@@ -44,15 +44,15 @@ def deviation_over(gate, dims):
 
 @quick
 @given(shapes, kinds, st.booleans(), seeds)
-def test_a_gate_broadcasts_to_its_map_whatever_the_shape(shape, kind, normalised, seed):
+def test_a_gate_broadcasts_to_its_map_whatever_the_shape(shape, kind, projected, seed):
     torch.manual_seed(seed)
     features = random_map(*shape)
-    gate = Gate(shape[1], kind, normalised=normalised).double()
+    gate = Gate(shape[1], kind).double()
     values = gate(features)
     batch, channels, height, width = shape
     positions = (1, 1) if kind == "channel" else (height, width)
     assert values.shape == (batch, 1 if kind == "spatial" else channels, *positions)
-    assert GatedSelection(gate)(features).shape == shape
+    assert GatedSelection(gate, projected)(features).shape == shape
 
 
 @quick
@@ -64,20 +64,38 @@ def test_plain_gates_lie_strictly_between_zero_and_one(shape, kind, seed):
     assert values.max() < 1
 
 
+def inner(one, other):
+    return (one * other).sum(dim=(1, 2, 3))
+
+
 @quick
 @given(shapes, kinds, seeds)
-def test_a_normalised_gate_has_mean_one_over_the_map_of_every_sample(shape, kind, seed):
+def test_what_a_projected_gate_selects_projects_on_the_whole_map_and_is_no_smaller(shape, kind, seed):
     torch.manual_seed(seed)
-    values = Gate(shape[1], kind, normalised=True).double()(random_map(*shape)).expand(shape)
-    torch.testing.assert_close(values.mean(dim=(1, 2, 3)), torch.ones(shape[0], dtype=torch.float64))
+    features = random_map(*shape)
+    selected = GatedSelection(Gate(shape[1], kind).double(), projected=True)(features)
+    torch.testing.assert_close(inner(selected, features), inner(features, features))
+    assert (inner(selected, selected) >= inner(features, features) * (1 - 1e-9)).all()
 
 
-@pytest.mark.parametrize("normalised", [False, True])
-def test_each_branch_varies_only_along_its_own_dimensions(normalised):
+def test_weight_on_a_dead_feature_does_not_keep_a_projected_gate_open():
+    """A gate of mean 1 could be all on a channel that is 0, and leave nothing of the map."""
+    features = random_map(4, 8, 5, 5)
+    features[:, 0] = 0
+    gate = Gate(8, "channel").double()
+    with torch.no_grad():  # closed by its bias, but for the dead channel
+        gate.channel.layers[2].weight.zero_()
+        gate.channel.layers[2].bias.copy_(torch.tensor([9.0] + 7 * [-9.0]))
+    selected = GatedSelection(gate, projected=True)(features)
+    torch.testing.assert_close(selected, features, rtol=1e-6, atol=1e-6)
+    assert GatedSelection(gate)(features).norm() < 1e-3 * features.norm()
+
+
+def test_each_branch_varies_only_along_its_own_dimensions():
     features = random_map(2, 16, 5, 5)
 
     def gate(kind):
-        return Gate(16, kind, normalised=normalised).double()(features).expand(features.shape)
+        return Gate(16, kind).double()(features).expand(features.shape)
 
     channel, spatial, both = gate("channel"), gate("spatial"), gate("both")
     assert deviation_over(channel, (2, 3)) == 0 < deviation_over(channel, (1,))
@@ -91,14 +109,6 @@ def test_branches_run_in_parallel_and_the_gate_is_their_product():
     a = gate.channel(features.mean(dim=(2, 3)))
     S = gate.spatial(features.mean(dim=1), features.amax(dim=1))
     torch.testing.assert_close(gate(features), a[:, :, None, None] * S[:, None])
-
-
-def test_a_normalised_gate_is_the_plain_one_divided_by_its_mean():
-    features = random_map(2, 16, 5, 5)
-    plain, normalised = Gate(16).double(), Gate(16, normalised=True).double()
-    normalised.load_state_dict(plain.state_dict())
-    values = plain(features)
-    torch.testing.assert_close(normalised(features), values / values.mean(dim=(1, 2, 3), keepdim=True))
 
 
 def test_the_channel_branch_sees_only_the_average_over_positions():
@@ -137,12 +147,23 @@ def test_branches_have_as_many_parameters_as_their_formulas_say(channels, reduct
 
 def test_gated_selection_multiplies_the_map_by_its_gate():
     features = random_map(2, 16, 5, 5)
-    gate = Gate(16, normalised=True).double()
-    torch.testing.assert_close(GatedSelection(gate)(features), gate(features) * features)
+    gate = Gate(16).double()
+    plain, projected = GatedSelection(gate)(features), GatedSelection(gate, projected=True)(features)
+    torch.testing.assert_close(plain, gate(features) * features)
+    above_floor = plain + FLOOR * features
+    scale = inner(features, features) / inner(above_floor, features)
+    torch.testing.assert_close(projected, scale[:, None, None, None] * above_floor)
+
+
+def test_on_one_position_a_projected_gate_has_no_use_for_its_spatial_branch():
+    features = random_map(3, 16, 1, 1)
+    both, channel = Gate(16, relative=True).double(), Gate(16, "channel").double()
+    channel.channel.load_state_dict(both.channel.state_dict())
+    torch.testing.assert_close(both(features), channel(features))
 
 
 @pytest.mark.parametrize(
-    ("name", "gate_shape", "mean_one"),
+    ("name", "gate_shape", "projected"),
     [
         ("far", (16, 8, 8), True),
         ("far-paper", (16, 8, 8), False),
@@ -151,11 +172,11 @@ def test_gated_selection_multiplies_the_map_by_its_gate():
         ("baseline-att-align", (16, 8, 8), True),
     ],
 )
-def test_gates_have_their_presets_branches_and_only_the_aligning_one_is_normalised(name, gate_shape, mean_one):
+def test_gates_have_their_presets_branches_and_what_they_select_is_projected(name, gate_shape, projected):
     method = create_method(name, num_classes=4, num_sources=2, network={"width": 8}).double()
-    fa = method.fa.gate(random_map(2, 16, 8, 8))
-    assert fa.shape[1:] == gate_shape
-    assert torch.allclose(fa.mean(dim=(1, 2, 3)), torch.ones(2, dtype=torch.float64)) == mean_one
+    F = random_map(2, 16, 8, 8)
+    assert method.fa.gate(F).shape[1:] == gate_shape
+    assert torch.allclose(inner(method.fa(F), F), inner(F, F)) == projected
     if name != "baseline-att-align":
         fr = method.fr(random_map(2, 16, 8, 8))
         assert fr.shape[1:] == gate_shape
@@ -174,9 +195,9 @@ def test_convolution_selection_keeps_the_shape_and_is_never_negative():
 
 
 @pytest.mark.parametrize("kind", ["both", "channel", "spatial"])
-@pytest.mark.parametrize("normalised", [False, True])
-def test_gradients_of_a_selection_match_finite_differences(kind, normalised):
-    selection = GatedSelection(Gate(4, kind, reduction=2, normalised=normalised)).double()
+@pytest.mark.parametrize("projected", [False, True])
+def test_gradients_of_a_selection_match_finite_differences(kind, projected):
+    selection = GatedSelection(Gate(4, kind, reduction=2), projected).double()
     assert torch.autograd.gradcheck(selection, random_map(2, 4, 3, 3).requires_grad_())
 
 
@@ -185,11 +206,9 @@ def test_gradients_of_a_selection_match_finite_differences(kind, normalised):
 def test_gradients_are_finite_on_a_map_of_zeros(shape, kind, seed):
     torch.manual_seed(seed)
     features = torch.zeros(shape, requires_grad=True)
-    selection = GatedSelection(Gate(shape[1], kind, normalised=True))
+    selection = GatedSelection(Gate(shape[1], kind), projected=True)
     selection(features).sum().backward()
-    assert features.grad.isfinite().all()
-    # On a single position the spatial branch has no say.
-    assert all(p.grad.isfinite().all() for p in selection.parameters() if p.grad is not None)
+    assert all(values.grad.isfinite().all() for values in (features, *selection.parameters()))
 
 
 @pytest.mark.parametrize("kind", ["average", "average2x2", "flatten"])

@@ -1,13 +1,16 @@
-"""Moment distance: how far apart the domains' feature means and variances are."""
+"""Moment distances: how far apart the domains' features are, by their means and how they spread about them."""
 
 import torch
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from afield.precision import at_least_float32
 
+SMALLEST = 1e-12
+
 
 def moment_distance(features: Tensor, has_target: bool) -> Tensor:
-    r"""FAR's L_align over one batch: N sources and, in UDA, a target t.
+    r"""The paper's L_align over one batch: N sources and, in UDA, a target t.
 
     .. math::
         \frac1N\sum_i \|\mu_i-\mu_t\| + \frac{1}{\binom N2}\sum_{i<j}\|\mu_i-\mu_j\|
@@ -23,13 +26,38 @@ def moment_distance(features: Tensor, has_target: bool) -> Tensor:
     >>> moment_distance(torch.tensor([[[0.0]], [[3.0]], [[3.0]]]), has_target=True)
     tensor(4.5000)
     """
-    features = at_least_float32(features)
-    variances, means = torch.var_mean(features, dim=1, correction=0)
-    moments = torch.stack((means, variances))
+    variances, means = torch.var_mean(at_least_float32(features), dim=1, correction=0)
+    return distance_of_domains(torch.stack((means, variances)), has_target)
+
+
+def direction_distance(features: Tensor, has_target: bool) -> Tensor:
+    r"""The same of directions: each vector is divided by its length, and standard deviations stand for variances.
+
+    The number and the scale of the features do not enter. A mean of unit vectors has a length of at most 1, and so have
+    their standard deviations: no term exceeds 2.
+
+    >>> turned = torch.tensor([[[2.0, 0.0]], [[0.0, 7.0]]])  # two domains of one vector each
+    >>> direction_distance(turned, has_target=False)  # the root of 2
+    tensor(1.4142)
+    >>> direction_distance(100 * turned, has_target=False)
+    tensor(1.4142)
+    """
+    variances, means = torch.var_mean(normalize(at_least_float32(features), dim=-1), dim=1, correction=0)
+    # A root has no gradient at 0.
+    return distance_of_domains(torch.stack((means, (variances + SMALLEST).sqrt())), has_target)
+
+
+def distance_of_domains(moments: Tensor, has_target: bool) -> Tensor:
+    """Mean distance of a source to the target and mean distance of two sources, summed over kinds of moments.
+
+    Args:
+        moments: (kinds, n_domains, d).
+        has_target: whether the last domain is the target.
+    """
     # Between all domains, (2, n, n). Not torch.cdist: compiled with it, FAR's gradients were NaN on a GPU (torch 2.11).
     distances: Tensor = torch.linalg.vector_norm(moments[:, :, None] - moments[:, None], dim=-1)
-    num_sources = features.shape[0] - int(has_target)
-    total = features.new_zeros(())
+    num_sources = moments.shape[1] - int(has_target)
+    total = moments.new_zeros(())
     if has_target:
         total = total + distances[:, :num_sources, num_sources].mean(dim=1).sum()
     if num_sources > 1:

@@ -59,11 +59,15 @@ class DANN(Method):
         }
 
 
-def domain_loss(scores: Tensor, batch: Batch) -> Tensor:
-    """L_d: sources against target, each averaged; or, without a target, source against source."""
+def domain_loss(scores: Tensor, batch: Batch, counts: Tensor | None = None) -> Tensor:
+    """L_d: sources against target, each averaged; or, without a target, source against source.
+
+    `counts`, (images,), weighs the images; each is 1 otherwise.
+    """
     numbers = torch.arange(len(scores), device=scores.device)
-    if not batch.has_target:
-        return cross_entropy(scores[:, : batch.num_sources], numbers // batch.per_domain)
-    is_target = (numbers >= batch.num_labelled).long()
-    losses = cross_entropy(scores[:, :2], is_target, reduction="none")
-    return (losses[: batch.num_labelled].mean() + losses[batch.num_labelled :].mean()) / 2
+    if batch.has_target:
+        losses = cross_entropy(scores[:, :2], (numbers >= batch.num_labelled).long(), reduction="none")
+    else:
+        losses = cross_entropy(scores[:, : batch.num_sources], numbers // batch.per_domain, reduction="none")
+    source, target = batch.split(losses if counts is None else counts * losses)
+    return (source.mean() + target.mean()) / 2 if batch.has_target else source.mean()

@@ -6,7 +6,7 @@
     R+ = FR(R) R,  R- = (1 - FR(R)) R     its task-relevant and its task-irrelevant part
     inference: C(pool(A + R+))
 
-    L = L_cls + 0.5 L_align(A) + 0.1 L_DRE + w L_consist
+    L = L_cls + L_align(A) + L_DRE + w L_consist
 
 Two routings, since the paper says two things. `end-to-end` backpropagates the sum into everything (section 3.2).
 `selective` follows the supplementary's Algorithm 1: L_cls updates the whole network, L_align only FA, L_DRE only FR,
@@ -29,20 +29,19 @@ from afield.losses import (
     class_imbalance,
     dual_ranking_entropy,
     expert_consistency,
-    moment_distance,
     ranking_entropy_minus,
     ranking_entropy_plus,
     unranked_entropy,
 )
+from afield.methods.alignment import Alignment, AlignmentOptions, select_by_gate
 from afield.methods.method import Inspection, relative_size
 from afield.networks import ConvolutionSelection, Experts, Gate, GatedSelection, classify_all, run_aside
 from afield.precision import exact_mean
 
 
-class FAROptions(MethodOptions):
+class FAROptions(AlignmentOptions):
     """Options of FAR. The weights multiply losses whose own weight in L is 1."""
 
-    align_weight: float = Field(0.5, ge=0, description="weight of the moment distance of A (paper: 0.5)")
     dre_weight: float = Field(
         1.0, ge=0, description="weight of the dual ranking entropy; at the paper's it hardly acts (paper: 0.1)"
     )
@@ -50,15 +49,11 @@ class FAROptions(MethodOptions):
         0.1, ge=0, description="weight of learning from the experts (paper: 100, which swamps the other losses)"
     )
     aligned_classification_weight: float = Field(
-        1.0, ge=0, description="weight of C's cross-entropy on A alone; it keeps A useful and FA open (paper: 0)"
-    )
-    normalised_gate: bool = Field(
-        True, description="FA's gate has mean 1; a plain sigmoid closes, since A = 0 is aligned (paper: plain)"
+        0.1, ge=0, description="weight of C's cross-entropy on A alone; it keeps A useful (paper: 0)"
     )
     gate: Literal["both", "channel", "spatial", "conv"] = Field(
         "both", description="branches of both gates; 'conv' makes A by a 1x1 convolution and ReLU instead"
     )
-    reduction: int = Field(8, ge=1, description="the gates' hidden layers have C / reduction units (paper: 8)")
     routing: Literal["end-to-end", "selective"] = Field(
         "end-to-end", description="which parameters each loss updates: all, or those of the paper's Algorithm 1"
     )
@@ -101,7 +96,7 @@ class FAR(Method):
     Options: ClassVar[type[MethodOptions]] = FAROptions
     min_sources = 2
     ramped = frozenset({"align", "dre", "consistency"})
-    training_only = frozenset({"experts"})
+    training_only = frozenset({"experts", "alignment"})
     options: FAROptions
 
     def __init__(self, shape: Shape, options: FAROptions) -> None:
@@ -109,12 +104,11 @@ class FAR(Method):
         channels = self.map_shape[0]
         kind = "both" if options.gate == "conv" else options.gate
         self.fa: ConvolutionSelection | GatedSelection = (
-            ConvolutionSelection(channels)
-            if options.gate == "conv"
-            else GatedSelection(Gate(channels, kind, options.reduction, options.normalised_gate, self.map_shape[1:]))
+            ConvolutionSelection(channels) if options.gate == "conv" else select_by_gate(self.map_shape, options, kind)
         )
         # FR stays a plain sigmoid, as in the paper: R- = (1 - FR) R means nothing for a gate above 1.
-        self.fr = Gate(channels, kind, options.reduction, size=self.map_shape[1:])
+        self.fr = Gate(channels, kind, options.reduction, self.map_shape[1:])
+        self.alignment = Alignment(options, channels, shape)
         self.experts = Experts(shape.num_sources, self.pool.width, shape.num_classes) if options.experts else None
 
     def restored(self, F: Tensor, A: Tensor) -> Tensor:
@@ -159,8 +153,7 @@ class FAR(Method):
         losses = {"classification": cross_entropy(enhanced, labels)}
         if options.aligned_classification_weight:
             losses["aligned"] = options.aligned_classification_weight * cross_entropy(reference, labels)
-        distance = moment_distance(batch.by_domain(aligned_mean), batch.has_target)
-        losses["align"] = options.align_weight * distance
+        losses |= self.alignment(aligned_mean, seen.enhanced, batch)
         if options.dre != "none":
             losses["dre"] = options.dre_weight * self.ranking_entropy(*ranked, batch)
         if self.experts is not None:

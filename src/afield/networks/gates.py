@@ -11,6 +11,8 @@ from afield.precision import exact_mean, in_float32
 GateKind = Literal["both", "channel", "spatial"]
 Size = tuple[int, int]
 MOST_POSITIONS = 64
+FLOOR = 0.05
+SMALLEST = 1e-12
 
 
 class ChannelGate(nn.Module):
@@ -123,9 +125,8 @@ def weight_places(shape: torch.Size, size: Size) -> tuple[Tensor, Tensor]:
 class Gate(nn.Module):
     """Both branches read the same input, in parallel; the gate is their product, broadcast to the map.
 
-    `normalised` divides the channel gate by its mean over channels and the spatial gate by its mean over positions.
-    The product's mean over the map is then 1: the gate can redistribute, but it can neither close nor open altogether.
-    `size` is the height and width of the maps it will mostly see, for speed alone.
+    `size` is the height and width of the maps it will mostly see, for speed alone. `relative` says that a factor common
+    to all its values will not count: on a single position, as after a neck, the spatial branch is such a factor.
     """
 
     def __init__(
@@ -133,41 +134,52 @@ class Gate(nn.Module):
         channels: int,
         kind: GateKind = "both",
         reduction: int = 8,
-        normalised: bool = False,
         size: Size | None = None,
+        relative: bool = False,
     ) -> None:
         super().__init__()
         self.channel = ChannelGate(channels, reduction) if kind != "spatial" else None
         self.spatial = SpatialGate(channels, reduction, size=size) if kind != "channel" else None
-        self.normalised = normalised
+        self.relative = relative
 
     def forward(self, features: Tensor) -> Tensor:
-        """(B, C, H, W) to a gate that broadcasts to it: 0..1, or mean 1 when normalised. In the map's precision."""
+        """(B, C, H, W) to a gate between 0 and 1 that broadcasts to it, in the map's precision."""
         branches: list[Tensor] = []
         if self.channel is not None:
-            a = self.channel(exact_mean(features, 2, 3))
-            branches.append((a / a.mean(dim=1, keepdim=True) if self.normalised else a)[:, None, None])
-        # On a single position, as after a neck, a spatial gate divided by its mean is 1.
-        if self.spatial is not None and not (self.normalised and features.shape[2:].numel() == 1):
+            branches.append(self.channel(exact_mean(features, 2, 3))[:, None, None])
+        if self.spatial is not None and not (self.relative and features.shape[2:].numel() == 1):
             # Not amax, which would share its gradient among equals, in many more kernels.
-            S = self.spatial(exact_mean(features, 1), features.max(dim=1).values)
-            branches.append((S / S.mean(dim=(1, 2), keepdim=True) if self.normalised else S)[..., None])
+            branches.append(self.spatial(exact_mean(features, 1), features.max(dim=1).values)[..., None])
         # With the channels last, as the map lies in memory.
         gates = [branch.to(features.dtype) for branch in branches] or [features.new_ones(1, 1, 1, 1)]
         return (gates[0] * gates[1] if len(gates) == 2 else gates[0]).permute(0, 3, 1, 2)
 
 
 class GatedSelection(nn.Module):
-    """FA: A = gate(F) * F."""
+    """FA: A = gate(F) * F.
 
-    def __init__(self, gate: Gate) -> None:
+    `projected` scales A, image by image, so that its projection on F is F itself:
+
+        A = s (gate(F) + floor) F   with   <A, F> = |F|^2,   so that   A = F + something orthogonal   and   |A| >= |F|
+
+    The gate then moves weight between the features that an image has. It cannot close, and weight on a feature that is
+    0 keeps nothing open. The floor, a twentieth of an open gate, is for gates that are 0 in floating point wherever the
+    image has a feature; and s is at most 1 / floor.
+    """
+
+    def __init__(self, gate: Gate, projected: bool = False) -> None:
         super().__init__()
-        self.gate = gate
+        self.gate, self.projected = gate, projected
 
     def forward(self, features: Tensor) -> Tensor:
         """The selected part of the map."""
         gate: Tensor = self.gate(features)
-        return gate * features
+        if not self.projected:
+            return gate * features
+        A = (gate + FLOOR) * features
+        # Means, where sums would do as well: they are added up in float32.
+        whole, along = exact_mean(features * features, 1, 2, 3), exact_mean(A * features, 1, 2, 3)
+        return A * (whole / along.clamp_min(SMALLEST)).to(A.dtype)[:, None, None, None]
 
 
 class ConvolutionSelection(nn.Sequential):

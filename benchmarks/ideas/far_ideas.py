@@ -1,0 +1,281 @@
+"""Variants of FAR that were tried on the way to its present form; docs/research-log.md says what each gave.
+
+    afield bench plans/research/paper-network-ideas.toml --out results/research/ideas
+
+They are methods from outside the package, as any user may add them.
+"""
+
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, normalize, one_hot
+
+from afield import Batch, Losses, Shape, register_method
+from afield.losses import class_imbalance, direction_distance, entropy, squared_mmd_among
+from afield.losses.moments import distance_of_domains
+from afield.methods.dann import domain_loss
+from afield.methods.far import FAR, FAROptions, Seen
+from afield.methods.far_plus import FARPlus, FARPlusOptions
+from afield.networks import Discriminator, GatedSelection, reverse_gradient, run_aside
+from afield.precision import at_least_float32
+
+Another = Literal[
+    "", "joint", "directions+joint", "joint adversary", "adversary+directions", "all domains", "kernels", "balanced"
+]
+
+
+class IdeasOptions(FAROptions):
+    """What the variants add to FAR's options."""
+
+    another: Another = Field("", description="an alignment that FAR does not have, in place of its own")
+    memory: float = Field(0.0, ge=0, lt=1, description="decay of running joint moments; 0: those of the batch")
+    aligned_feature: Literal["A", "f+"] = Field("A", description="the feature that is aligned")
+    mean_gate: bool = Field(False, description="FA's gate is divided by its mean, and not projected")
+    share: float = Field(1.0, gt=0, le=1, description="the projection of A on F, as a share of F")
+    prototypes_weight: float = Field(0.0, ge=0, description="weight of the other domains' prototypes")
+    confusion_weight: float = Field(0.0, ge=0, description="weight of minimum class confusion on the target")
+    temperature: float = Field(0.0, ge=0, description="C compares directions and divides by this; 0: C is linear")
+    minus_trains: Literal["all", "FR"] = Field("all", description="what L- trains")
+    guard: Literal["equal", "half"] = Field("equal", description="classes' shares: equal, or half of that at least")
+    ranked: Literal["all", "agreed", "target"] = Field(
+        "all",
+        description="images with an entropy loss; 'agreed': prototypes agree with C; 'target': no ranking",
+    )
+
+
+class MeanSelection(GatedSelection):
+    """The gate divided by its mean over the map."""
+
+    def forward(self, features: Tensor) -> Tensor:
+        """A."""
+        gate = at_least_float32(self.gate(features))
+        return (gate / gate.mean(dim=(1, 2, 3), keepdim=True)).to(features.dtype) * features
+
+
+class Shared(nn.Module):
+    """A share of what another selection selects."""
+
+    def __init__(self, selection: nn.Module, share: float) -> None:
+        super().__init__()
+        self.selection, self.share = selection, share
+
+    def forward(self, features: Tensor) -> Tensor:
+        """A."""
+        selected: Tensor = self.share * self.selection(features)
+        return selected
+
+
+class Cosine(nn.Module):
+    """Directions of vectors against those of the classes."""
+
+    def __init__(self, inputs: int, classes: int, temperature: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(classes, inputs) * inputs**-0.5)
+        self.temperature = temperature
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        """Scores."""
+        with torch.autocast(vectors.device.type, enabled=False):
+            return normalize(at_least_float32(vectors)) @ normalize(self.weight).T / self.temperature
+
+
+class Parts(nn.Module):
+    """The parts of another alignment, whose losses `Ideas` computes."""
+
+    def __init__(self, discriminator: nn.Module | None) -> None:
+        super().__init__()
+        self.discriminator = discriminator
+
+    def forward(self, vectors: Tensor, batch: Batch) -> Losses:
+        """Nothing."""
+        return {}
+
+
+class Ideas(FAR):
+    """FAR with the options above."""
+
+    options: IdeasOptions
+
+    def __init__(self, shape: Shape, options: IdeasOptions) -> None:
+        super().__init__(shape, options)
+        channels, classes, another = self.map_shape[0], shape.num_classes, options.another
+        if options.mean_gate:
+            self.fa = MeanSelection(self.fa.gate)
+        elif options.share < 1:
+            self.fa = Shared(self.fa, options.share)
+        if another:
+            adversary = another in ("joint adversary", "adversary+directions", "all domains", "balanced")
+            inputs = channels * (classes if another == "joint adversary" else 1)
+            self.alignment = Parts(Discriminator(inputs, 1024, shape.num_sources + 1) if adversary else None)
+            self.alignment.register_buffer("shares", torch.full((shape.num_sources + 1, classes), 1 / classes))
+            if options.memory:
+                running = torch.zeros(1, shape.num_sources + 1, channels * classes)
+                self.alignment.register_buffer("running", running)
+
+    def head(self, inputs: int) -> nn.Module:
+        """C."""
+        temperature = self.options.temperature
+        return Cosine(inputs, self.shape.num_classes, temperature) if temperature else super().head(inputs)
+
+    def losses_seen(self, seen: Seen, F: Tensor, batch: Batch) -> Losses:
+        """FAR's losses, of which some are replaced, and others."""
+        options = self.options
+        p = at_least_float32(seen.enhanced.detach()).softmax(dim=1)
+        p = torch.cat((one_hot(batch.labels, p.shape[1]).to(p.dtype), batch.split(p)[1]))
+        losses = super().losses_seen(seen, F, batch)
+        if options.another:
+            vectors = seen.aligned_mean if options.aligned_feature == "A" else seen.f_plus
+            losses |= self.align_otherwise(vectors, p, batch)
+        if "dre" in losses:
+            losses["dre"] = options.dre_weight * self.rank_otherwise(seen, F, p, batch)
+        if options.confusion_weight and batch.has_target:
+            losses["confusion"] = options.confusion_weight * class_confusion(batch.split(seen.enhanced)[1])
+        if options.prototypes_weight:
+            losses["prototypes"] = options.prototypes_weight * prototype_loss(seen.f_plus, p, batch)
+        return losses
+
+    def rank_otherwise(self, seen: Seen, F: Tensor, p: Tensor, batch: Batch) -> Tensor:
+        """L_DRE, of fewer images or for fewer parts."""
+        options = self.options
+        enhanced, reference, contaminated = seen.enhanced, seen.reference, seen.contaminated
+        target = batch.split(enhanced)[1]
+        if options.ranked == "target":
+            return entropy(target).mean() + options.dre_balance * class_imbalance(target)
+        if options.minus_trains == "FR":
+            still = F.detach()
+            restored = self.restored(still, self.fa(still).detach())
+            contaminated = run_aside(self.classifier, self.pool(still - restored), frozen=True)
+        if options.ranked == "agreed":
+            agreed = agreement(seen.f_plus.detach(), p, batch)
+            E = entropy(torch.stack((enhanced, reference.detach(), contaminated)))
+            ranking = (torch.nn.functional.softplus(E[:2] - E[1:]).sum(dim=0) * agreed).mean()
+            return ranking + options.dre_balance * class_imbalance(target)
+        ranking = self.ranking_entropy(enhanced, reference, contaminated, batch)
+        if options.guard == "half" and batch.has_target:
+            ranking = ranking + options.dre_balance * (unused(target) - class_imbalance(target))
+        return ranking
+
+    def align_otherwise(self, vectors: Tensor, p: Tensor, batch: Batch) -> Losses:
+        """Another L_align, and the loss of its discriminator."""
+        weight, another, by_domain = self.options.align_weight, self.options.another, batch.by_domain
+        unit = normalize(at_least_float32(vectors))
+        if another == "balanced":
+            weights = self.class_weights(p, batch)
+            D = self.alignment.discriminator
+            fooled = run_aside(D, self.judged(reverse_gradient(unit, weight), p), frozen=True)
+            told = D(self.judged(unit, p).detach())
+            return {
+                "align": weighted_domain_loss(fooled, weights, batch),
+                "domain": weighted_domain_loss(told, weights, batch),
+            }
+        if another == "kernels":
+            return {"align": weight * squared_mmd_among(by_domain(vectors))}
+        distance = vectors.new_zeros((), dtype=unit.dtype)
+        if another in ("directions+joint", "adversary+directions"):
+            distance = distance + direction_distance(by_domain(vectors), batch.has_target)
+        if another in ("joint", "directions+joint"):
+            distance = distance + self.joint_distance(by_domain(unit), by_domain(p), batch.has_target)
+        losses = {"align": weight * distance}
+        if (D := self.alignment.discriminator) is not None:
+            losses["align"] = losses["align"] + self.domains(
+                run_aside(D, self.judged(reverse_gradient(unit, weight), p), frozen=True), batch
+            )
+            losses["domain"] = self.domains(D(self.judged(unit, p).detach()), batch)
+        return losses
+
+    def class_weights(self, p: Tensor, batch: Batch) -> Tensor:
+        """How much each image counts so that all classes count alike in every domain."""
+        shares = self.alignment.shares
+        with torch.no_grad():
+            now = batch.by_domain(p).mean(dim=1)
+            shares[: len(now)].lerp_(now, 0.02)
+            ratio = shares[: len(now)].mean(dim=0) / shares[: len(now)].clamp_min(0.1 / p.shape[1])
+            return torch.einsum("nbk,nk->nb", batch.by_domain(p), ratio).flatten().clamp_max(5)
+
+    def judged(self, unit: Tensor, p: Tensor) -> Tensor:
+        """What the discriminator reads."""
+        read = (unit[:, :, None] * p[:, None]).flatten(1) if self.options.another == "joint adversary" else unit
+        return unit.shape[1] ** 0.5 * read
+
+    def domains(self, scores: Tensor, batch: Batch) -> Tensor:
+        """The discriminator's loss."""
+        if self.options.another != "all domains" or not batch.has_target:
+            return domain_loss(scores, batch)
+        return cross_entropy(scores, torch.arange(len(scores), device=scores.device) // batch.per_domain)
+
+    def joint_distance(self, unit: Tensor, p: Tensor, has_target: bool) -> Tensor:
+        """Between the domains' means of unit vectors times predictions."""
+        means = p.shape[2] ** 0.5 * torch.einsum("nbc,nbk->nck", unit, p).flatten(1)[None] / p.shape[1]
+        if self.options.memory:
+            running = self.alignment.running[:, : means.shape[1]]
+            mixed = torch.lerp(means.detach(), running, self.options.memory)
+            running.copy_(mixed)
+            means = means + (mixed - means).detach()
+        return distance_of_domains(means, has_target)
+
+
+@register_method("far-ideas", summary="variants of FAR that were tried", reference="this project")
+class FARIdeas(Ideas):
+    """Variants of FAR."""
+
+    Options = IdeasOptions
+    ramped = FAR.ramped | {"confusion"}
+
+
+class PlusIdeasOptions(IdeasOptions, FARPlusOptions):
+    """What the variants add to the options of FAR+."""
+
+
+@register_method("far-plus-ideas", summary="variants of FAR+ that were tried", reference="this project")
+class FARPlusIdeas(FARPlus, Ideas):
+    """Variants of FAR+."""
+
+    Options = PlusIdeasOptions
+    ramped = FARPlus.ramped | {"confusion"}
+
+
+def class_confusion(scores: Tensor, temperature: float = 2.5) -> Tensor:
+    """Minimum class confusion (Jin, Wang, Long, Wang: ECCV 2020)."""
+    cooled = at_least_float32(scores) / temperature
+    p, weights = cooled.softmax(dim=1), 1 + (-entropy(cooled).detach()).exp()
+    together = (p * (weights / weights.mean())[:, None]).T @ p
+    return 1 - (together.diagonal() / together.sum(dim=1)).mean()
+
+
+def prototype_loss(f_plus: Tensor, p: Tensor, batch: Batch, sure: float = 0.9, temperature: float = 0.1) -> Tensor:
+    """Cross-entropy of f+ against the mean directions of the classes in all other domains."""
+    unit = normalize(at_least_float32(f_plus))
+    confidence, guessed = p.max(dim=1)
+    counted = (confidence >= sure).to(p.dtype)
+    members = one_hot(guessed, p.shape[1]).to(p.dtype) * counted[:, None]
+    sums = torch.einsum("nbk,nbc->nkc", batch.by_domain(members), batch.by_domain(unit))
+    others = normalize(sums.sum(dim=0) - sums, dim=2).detach()
+    scores = torch.einsum("nbc,nkc->nbk", batch.by_domain(unit), others) / temperature
+    return (cross_entropy(scores.flatten(0, 1), guessed, reduction="none") * counted).mean()
+
+
+def agreement(f_plus: Tensor, p: Tensor, batch: Batch) -> Tensor:
+    """1 where the nearest mean direction of the sources' classes is the class that C says."""
+    unit = normalize(at_least_float32(f_plus))
+    source, _ = batch.split(unit)
+    means = normalize(batch.split(p)[0].T @ source)
+    return ((unit @ means.T).argmax(dim=1) == p.argmax(dim=1)).to(p.dtype)
+
+
+def weighted_domain_loss(scores: Tensor, weights: Tensor, batch: Batch) -> Tensor:
+    """Sources against target, or source against source, with weights of images."""
+    numbers = torch.arange(len(scores), device=scores.device)
+    if not batch.has_target:
+        losses = cross_entropy(scores[:, : batch.num_sources], numbers // batch.per_domain, reduction="none")
+        return (weights * losses).mean()
+    losses = weights * cross_entropy(scores[:, :2], (numbers >= batch.num_labelled).long(), reduction="none")
+    source, target = batch.split(losses)
+    return (source.mean() + target.mean()) / 2
+
+
+def unused(scores: Tensor) -> Tensor:
+    """How far classes are below half of an equal share."""
+    mean = at_least_float32(scores).softmax(dim=1).mean(dim=0)
+    return (0.5 / len(mean) / mean.clamp_min(1e-6)).log().clamp_min(0).mean()

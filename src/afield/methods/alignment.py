@@ -1,0 +1,96 @@
+"""What makes the domains' features alike: the alignment of FAR and of the rungs before it, with a choice of losses.
+
+Each reads one vector per image. The first two read its direction alone, so that their weight means the same whatever
+the number and the scale of the features, and shrinking a feature gains nothing.
+
+Domains need not have their classes in equal shares, and aligning all images would then move images of one class to
+another. So in the first, images count such that every class has the same share in all domains. The shares of a source
+are those of its labels, the target's those of what C says of it, both as running averages.
+"""
+
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn.functional import normalize, one_hot
+
+from afield import Batch, Losses, MethodOptions, Shape
+from afield.losses import direction_distance, moment_distance
+from afield.methods.dann import domain_loss
+from afield.networks import Discriminator, Gate, GatedSelection, GateKind, reverse_gradient, run_aside
+from afield.precision import at_least_float32
+
+HIDDEN = 1024
+BATCHES_AVERAGED = 50
+SMALLEST_SHARE = 0.1
+LARGEST_WEIGHT = 5.0
+
+
+class AlignmentOptions(MethodOptions):
+    """Options of methods that align a feature which a gate may select."""
+
+    alignment: Literal["adversary", "directions", "moments"] = Field(
+        "adversary",
+        description="what makes domains alike: a discriminator of the features' directions, the moments of these "
+        "directions, or those of the features, whose weight then depends on the network (paper: moments)",
+    )
+    equal_shares: bool = Field(
+        True,
+        description="the adversary weighs images so that a class has one share in all domains; else domains with other "
+        "shares cannot be aligned without error (paper: no)",
+    )
+    align_weight: float = Field(1.0, ge=0, description="weight of the alignment (paper: 0.5, of its moments)")
+    projected_gate: bool = Field(
+        True,
+        description="A is scaled so that its projection on F is F; a plain gate closes, since A = 0 is aligned "
+        "(paper: plain)",
+    )
+    reduction: int = Field(8, ge=1, description="the gates' hidden layers have C / reduction units (paper: 8)")
+
+
+class Alignment(nn.Module):
+    """L_align of vectors (images, channels), and the loss of the discriminator where there is one."""
+
+    shares: Tensor
+
+    def __init__(self, options: AlignmentOptions, channels: int, shape: Shape) -> None:
+        super().__init__()
+        self.options, classes = options, shape.num_classes
+        adversary = options.alignment == "adversary"
+        self.discriminator = Discriminator(channels, HIDDEN, max(2, shape.num_sources)) if adversary else None
+        if adversary and options.equal_shares:
+            self.register_buffer("shares", torch.full((shape.num_sources + 1, classes), 1 / classes))
+
+    def forward(self, vectors: Tensor, scores: Tensor, batch: Batch) -> Losses:
+        """`align`, weighted, into the vectors alone; `domain` into the discriminator alone. `scores` are C's."""
+        options = self.options
+        if self.discriminator is None:
+            distance = direction_distance if options.alignment == "directions" else moment_distance
+            return {"align": options.align_weight * distance(batch.by_domain(vectors), batch.has_target)}
+        counts = self.counts(scores.detach(), batch) if options.equal_shares else None
+        # Of length sqrt(C), so that a single feature is about 1 in any number of them.
+        directions = vectors.shape[1] ** 0.5 * normalize(at_least_float32(vectors))
+        fooled = run_aside(self.discriminator, reverse_gradient(directions, options.align_weight), frozen=True)
+        return {
+            "align": domain_loss(fooled, batch, counts),
+            "domain": domain_loss(self.discriminator(directions.detach()), batch, counts),
+        }
+
+    def counts(self, scores: Tensor, batch: Batch) -> Tensor:
+        """How much each image counts: its classes' share in all domains, divided by their share in its own."""
+        said = at_least_float32(scores).softmax(dim=1)
+        said = batch.by_domain(torch.cat((one_hot(batch.labels, said.shape[1]).to(said.dtype), batch.split(said)[1])))
+        shares = self.shares[: len(said)]
+        shares.lerp_(said.mean(dim=1).to(shares.dtype), 1 / BATCHES_AVERAGED)
+        ratios = shares.mean(dim=0) / shares.clamp_min(SMALLEST_SHARE / said.shape[2])
+        return torch.einsum("nbk,nk->nb", said, ratios.to(said.dtype)).flatten().clamp_max(LARGEST_WEIGHT)
+
+
+def select_by_gate(
+    map_shape: tuple[int, int, int], options: AlignmentOptions, kind: GateKind = "both"
+) -> GatedSelection:
+    """FA, for maps of a shape."""
+    channels, height, width = map_shape
+    projected = options.projected_gate
+    return GatedSelection(Gate(channels, kind, options.reduction, (height, width), relative=projected), projected)

@@ -1,0 +1,155 @@
+"""The alignment of FAR and of the rungs before it: directions, the adversary, classes in equal shares."""
+
+import math
+
+import pytest
+import torch
+from torch.nn.functional import normalize, one_hot
+
+from afield.config.network import NetworkOptions
+from afield.data.batches import Batch
+from afield.losses import direction_distance
+from afield.methods.alignment import LARGEST_WEIGHT, Alignment, AlignmentOptions, select_by_gate
+from afield.methods.dann import domain_loss
+from afield.methods.method import Shape
+from support.comparing import same
+
+SOURCES, CLASSES, CHANNELS = 3, 4, 6
+
+
+def make_alignment(channels=CHANNELS, **options):
+    torch.manual_seed(0)
+    shape = Shape(NetworkOptions(), 32, CLASSES, SOURCES)
+    return Alignment(AlignmentOptions(**options), channels, shape).double()
+
+
+def batch_of(labels, per_domain, target=True):
+    """A batch whose images do not matter."""
+    return Batch(torch.zeros((SOURCES + target) * per_domain, 1), labels, SOURCES)
+
+
+def random_batch(per_domain=8, target=True):
+    return batch_of(torch.randint(CLASSES, (SOURCES * per_domain,)), per_domain, target)
+
+
+def vectors_of(batch, channels=CHANNELS):
+    torch.manual_seed(1)
+    return torch.randn(len(batch.images), channels, dtype=torch.float64).exp()
+
+
+def test_the_distance_of_directions_is_that_of_unit_vectors_means_and_deviations():
+    right, up = torch.tensor([1.0, 0.0]), torch.tensor([0.0, 1.0])
+    mixed, constant = torch.stack((3 * right, 0.1 * up)), torch.stack((7 * right, right))
+    # The means (1/2, 1/2) and (1, 0), the deviations (1/2, 1/2) and (0, 0).
+    expected = 2 * math.sqrt(1 / 2)
+    assert direction_distance(torch.stack((mixed, constant)), has_target=False).item() == pytest.approx(expected, 1e-5)
+    assert direction_distance(torch.stack((mixed, constant)), has_target=True).item() == pytest.approx(expected, 1e-5)
+
+
+@pytest.mark.parametrize("has_target", [True, False])
+def test_the_distance_of_directions_knows_neither_scale_nor_number_of_features(has_target):
+    torch.manual_seed(0)
+    features = torch.randn(4, 16, 5, dtype=torch.float64)
+    distance = direction_distance(features, has_target)
+    same(direction_distance(features * torch.rand(4, 16, 1, dtype=torch.float64).exp(), has_target), distance)
+    same(direction_distance(features.repeat(1, 1, 400), has_target), distance)
+    assert distance < 2 * 2 * (1 + has_target)
+
+
+@pytest.mark.parametrize("alignment", ["adversary", "directions"])
+def test_no_feature_can_shrink_away_from_its_alignment(alignment):
+    """The gradient is orthogonal to each vector, so that its length is nothing to descend in."""
+    batch, align = random_batch(), make_alignment(alignment=alignment, equal_shares=False)
+    vectors = vectors_of(batch).requires_grad_()
+    scores = torch.zeros(len(vectors), CLASSES)
+    losses = align(vectors, scores, batch)
+    (gradient,) = torch.autograd.grad(losses["align"], vectors)
+    assert gradient.norm() > 1e-4
+    assert ((gradient * vectors).sum(dim=1).abs() < 1e-9).all()
+    for name, loss in align(1000 * vectors, scores, batch).items():
+        same(loss, losses[name])
+
+
+def test_the_moments_of_the_paper_grow_with_the_features():
+    batch, align = random_batch(), make_alignment(alignment="moments", align_weight=0.5)
+    vectors = vectors_of(batch)
+    assert align(2 * vectors, vectors, batch)["align"] > 1.5 * align(vectors, vectors, batch)["align"]
+
+
+@pytest.mark.parametrize("target", [True, False], ids=["uda", "dg"])
+def test_the_adversary_learns_domains_and_the_features_unlearn_them(target):
+    batch = random_batch(target=target)
+    align = make_alignment(align_weight=0.3, equal_shares=False)
+    vectors = vectors_of(batch).requires_grad_()
+    losses = align(vectors, torch.zeros(len(vectors), CLASSES), batch)
+    directions = (CHANNELS**0.5 * normalize(vectors)).detach().requires_grad_()
+    by_hand = domain_loss(align.discriminator(directions), batch)
+    same(losses["domain"], by_hand)
+    same(losses["align"], by_hand)
+    parameters = list(align.parameters())
+    learned = torch.autograd.grad(losses["domain"], parameters, retain_graph=True)
+    same(learned, torch.autograd.grad(by_hand, parameters, retain_graph=True))
+    none = torch.autograd.grad(losses["align"], parameters, retain_graph=True, allow_unused=True)
+    assert all(gradient is None for gradient in none)
+    assert torch.autograd.grad(losses["domain"], vectors, retain_graph=True, allow_unused=True) == (None,)
+    downhill = torch.autograd.grad(losses["align"], vectors, retain_graph=True)[0]
+    told = align.discriminator(CHANNELS**0.5 * normalize(vectors))
+    uphill = torch.autograd.grad(domain_loss(told, batch), vectors)[0]
+    same(downhill, -0.3 * uphill)
+
+
+def learned_counts(shares, per_domain=100, target=True, batches=400):
+    """What images count, after many batches whose domains have these shares of the classes."""
+    align = make_alignment()
+    labels = torch.cat([torch.repeat_interleave(torch.arange(CLASSES), torch.tensor(of_one)) for of_one in shares])
+    batch = batch_of(labels[: SOURCES * per_domain], per_domain, target)
+    scores = 100 * one_hot(labels, CLASSES).double()
+    for _ in range(batches):
+        counts = align.counts(scores, batch)
+    return batch.by_domain(counts), batch.by_domain(one_hot(labels, CLASSES).double())
+
+
+@pytest.mark.parametrize("target", [True, False], ids=["uda", "dg"])
+def test_images_count_so_that_every_class_has_one_share_in_all_domains(target):
+    shares = [[25, 25, 25, 25], [40, 30, 20, 10], [10, 20, 30, 40], [55, 15, 15, 15]][: SOURCES + target]
+    counts, members = learned_counts(shares, target=target)
+    counted = torch.einsum("nb,nbk->nk", counts, members) / 100
+    torch.testing.assert_close(counted, counted.mean(dim=0).expand_as(counted), atol=2e-3, rtol=0)
+    torch.testing.assert_close(counted.sum(dim=1), torch.ones(len(shares), dtype=torch.float64), atol=2e-3, rtol=0)
+
+
+def test_images_count_alike_where_the_domains_have_equal_shares():
+    counts, _ = learned_counts([[40, 30, 20, 10]] * 4)
+    torch.testing.assert_close(counts, torch.ones_like(counts), atol=1e-3, rtol=0)
+
+
+def test_no_image_counts_without_limit():
+    counts, _ = learned_counts([[100, 0, 0, 0], [100, 0, 0, 0], [1, 33, 33, 33], [99, 1, 0, 0]])
+    assert counts.max() <= LARGEST_WEIGHT
+
+
+@pytest.mark.parametrize("shape", [(16, 8, 8), (256, 1, 1), (64, 4, 4)], ids=str)
+@pytest.mark.parametrize("alignment", ["adversary", "directions", "moments"])
+def test_a_gate_that_learns_from_alignment_alone_does_not_close(alignment, shape):
+    """500 steps, on features of which a fifth is dead; under the paper's moments a plain gate closes."""
+    torch.manual_seed(0)
+    per_domain, channels = 2, shape[0]
+    F = torch.randn(SOURCES + 1, per_domain, *shape).relu() * torch.rand(SOURCES + 1, 1, channels, 1, 1).mul(3).exp()
+    F = F.flatten(0, 1)
+    F[:, ::5] = 0  # features that no image has
+    batch = random_batch(per_domain)
+
+    def kept(alignment, projected):
+        options = AlignmentOptions(alignment=alignment, projected_gate=projected)
+        fa, align = select_by_gate(shape, options), make_alignment(channels, alignment=alignment).float()
+        optimiser = torch.optim.SGD([*fa.parameters(), *align.parameters()], lr=0.05, momentum=0.9)
+        for _ in range(500):
+            losses = align(fa(F).mean(dim=(2, 3)), torch.zeros(len(F), CLASSES), batch)
+            optimiser.zero_grad()
+            sum(losses.values()).backward()
+            optimiser.step()
+        return (fa(F).square().sum() / F.square().sum()).item()
+
+    assert kept(alignment, projected=True) > 1 / 3
+    if alignment == "moments":
+        assert kept(alignment, projected=False) < 1 / 3
