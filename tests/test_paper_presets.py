@@ -75,6 +75,13 @@ def test_what_danns_authors_have():
     assert method.discriminator[0].out_features == 1024
 
 
+def test_what_addas_authors_have():
+    config = resolve({"data": {"preset": "pairs"}, "method": {"name": "adda-paper"}})
+    assert (config.training.optimiser, config.training.batch_size, config.network.neck) == ("adam", 128, (500,))
+    rate = getattr(config.method, "adversary_rate", 1.0)  # as a multiple of lr, if the encoder has a rate of its own
+    assert config.training.lr * rate == pytest.approx(2e-4)
+
+
 def test_the_necks_last_dropout_acts_in_training_alone():
     torch.manual_seed(0)
     network = {"width": 8, "neck": [400], "neck_dropout": 0.5}

@@ -17,7 +17,9 @@ NARROW = 40
 def as_list(entries: Sequence[dict[str, Any]]) -> str:
     """All methods, two lines each; then the presets, one line each: what they need is what their methods need."""
     width = max(len(entry["name"]) for entry in entries) + 2
-    lines, presets, recipes = [], [], []
+    lines: list[str] = []
+    presets: list[str] = []
+    recipes: list[str] = []
     for entry in entries:
         line = f"{entry['name']:{width}}{entry['summary']}"
         if entry["sets"]:
