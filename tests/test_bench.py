@@ -220,7 +220,7 @@ def test_checkpoints_that_a_kill_left_beside_their_record_are_removed_at_the_nex
 def test_a_failed_run_is_reported_and_does_not_stop_the_others(bench, trained):
     result = bench(methods=["baseline"], seeds=[0], rows=[DIVERGING, {**DIVERGING, "label": "far too fast"}])
     assert (result.total, result.recorded, len(result.failures)) == (6, 2, 4)
-    assert "training diverged" in result.failures["too fast, target dusk, seed 0"]
+    assert "training diverged" in result.failures["too fast under toy/test, target dusk, seed 0"]
     assert list(recorded()) == [("baseline", "dusk", 0), ("baseline", "night", 0)]
     failures = [json.loads(line) for line in Path("out/failures.jsonl").read_text("utf-8").splitlines()]
     named = [(failure["label"], failure["target"], failure["seed"]) for failure in failures]
@@ -240,7 +240,7 @@ def test_a_failed_run_is_tried_again_and_its_failure_forgotten_when_it_succeeds(
 
     monkeypatch.setattr(worker, "train_job", failing)
     assert bench(seeds=[0]).failures == {
-        f"{method}, target dusk, seed 0": "RuntimeError: out of memory" for method in ("baseline", "far")
+        f"{method} under toy/test, target dusk, seed 0": "RuntimeError: out of memory" for method in ("baseline", "far")
     }
     for line in Path("out/failures.jsonl").read_text("utf-8").splitlines():
         assert "Traceback" in json.loads(line)["trace"]
@@ -292,9 +292,9 @@ def test_the_command_prints_a_line_a_run_and_exits_with_1_if_one_failed(home, mo
     assert code == 1
     evaluation = recorded()["baseline", "night", 0][-2]
     accuracy = f"target night {evaluation['target']['night']['accuracy']:.1%} (labels not used in training)"
-    assert f"1/2 baseline, target night, seed 0: sources {sources(evaluation):.1%}, {accuracy}; " in err
-    assert "2/2 too fast, target night, seed 0: failed: training diverged" in err
-    assert err.count("failed: too fast, target night, seed 0: training diverged") == 1
+    assert f"1/2 baseline under toy/test, target night, seed 0: sources {sources(evaluation):.1%}, {accuracy}; " in err
+    assert "2/2 too fast under toy/test, target night, seed 0: failed: training diverged" in err
+    assert err.count("failed: too fast under toy/test, target night, seed 0: training diverged") == 1
     assert "1 of 2 runs are recorded" in out
 
 
@@ -321,15 +321,15 @@ def test_one_bar_goes_over_all_runs_and_says_how_far_those_under_way_are(home, t
     assert "17%" in before, "six of thirty-six steps"
     assert "2/4 runs" in after
     assert "33%" in after, "a run that has ended counts whole"
-    assert f"far, target dusk, seed 1: step 6, sources {run.source_accuracy:.1%}, target dusk" in shown
-    assert "far, target night, seed 0: started" in shown
+    assert f"far under toy/test, target dusk, seed 1: step 6, sources {run.source_accuracy:.1%}, target dusk" in shown
+    assert "far under toy/test, target night, seed 0: started" in shown
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"protocol": "toy/tset"}, "unknown protocol 'toy/tset'; did you mean 'toy/test'"),
-        ({"protocol": None}, "'plan.protocol': field required$"),
+        ({"protocol": None}, "'plan': a plan names one protocol, by protocol, or several, by protocols$"),
         ({"seeds": None}, "'plan.seeds': field required$"),
         ({"seeds": 3}, "plan.seeds"),
         ({"seeds": []}, "at least one method and one seed"),

@@ -362,8 +362,8 @@ def test_a_checksum_is_computed_once_per_object(digit5_folder, monkeypatch):
 
 def test_a_protocol_of_one_source_refuses_methods_that_need_several(digit5_folder, tmp_path):
     plan = tmp_path / "plan.toml"
-    plan.write_text('protocol = "digit5/sv-mt"\nmethods = ["dann"]\nseeds = [0]\n', "utf-8")
+    plan.write_text('protocol = "pairs/sv-mt"\nmethods = ["dann"]\nseeds = [0]\n', "utf-8")
     assert [job.target for job in read_plan(plan)] == ["mt"]
-    plan.write_text('protocol = "digit5/sv-mt"\nmethods = ["far"]\nseeds = [0]\n', "utf-8")
+    plan.write_text('protocol = "pairs/sv-mt"\nmethods = ["far"]\nseeds = [0]\n', "utf-8")
     with pytest.raises(AfieldError, match="'far' needs at least 2 source domains, not 1"):
         read_plan(plan)

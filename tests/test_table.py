@@ -341,9 +341,9 @@ def test_protocols_are_what_their_data_sets_have():
     assert (embedded.data, embedded.targets) == ("digits", ("mnist", "photo", "uci", "fonts", "street"))
     dassl = protocols()["digit5/dassl"]
     assert (dassl.task, dassl.targets) == ("uda", ("mm", "mt", "up", "sv", "syn"))
-    (job,) = plan_jobs(PlanFile(protocol="digit5/sv-mt", methods=("dann",), seeds=(0,)))
+    (job,) = plan_jobs(PlanFile(protocol="pairs/sv-mt", methods=("dann",), seeds=(0,)))
     assert (job.config.task.sources, job.target) == (("sv",), "mt"), "a protocol may name its sources"
-    assert not unusual_settings(job.config.as_dict(), protocols()["digit5/sv-mt"]), "which are then nothing unusual"
+    assert not unusual_settings(job.config.as_dict(), protocols()["pairs/sv-mt"]), "which are then nothing unusual"
     recipe = resolve({"data": {"name": "digit5"}, "task": {"target": "mm"}})
     assert (recipe.training.steps, recipe.training.batch_size, recipe.training.precision) == (11700, 64, "bf16")
     with pytest.raises(AfieldError, match="unknown protocol 'digit5/dasl'; did you mean 'digit5/dassl'"):

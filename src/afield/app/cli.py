@@ -275,11 +275,9 @@ def methods(
     if as_json:
         print(json.dumps(entries, indent=2))
         return
-    width = max(len(entry["name"]) for entry in entries) + 2
-    for entry in entries:
-        print(f"{entry['name']:{width}}{entry['summary']}")
-        needs = [f"{', '.join(entry['tasks'])}; {entry['min_sources']} or more sources"] if entry["tasks"] else []
-        print(f"{'':{width}}{'; '.join([*needs, *filter(None, (entry['reference'], entry['file']))])}")
+    from afield.app.method_page import as_list
+
+    print(as_list(entries))
 
 
 @data_app.callback()
@@ -334,7 +332,8 @@ def download(name: Annotated[str, typer.Argument(help="Data set.")]) -> None:
     from afield.data.registry import check_data
 
     check_data(name)
-    if name not in ("digit5", "digit5-padded"):  # which are read from the same files
+    # These are all read from its files.
+    if name not in ("digit5", "digit5-padded", "rotated-mnist", "rotated-mnist-1000"):
         raise AfieldError(f"'{name}' needs no download; only digit5 does")
     for line in download_digit5():
         print(line)

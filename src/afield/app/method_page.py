@@ -1,4 +1,4 @@
-"""What `afield methods NAME` says about one method. Nothing here imports torch."""
+"""What `afield methods` says about all methods, and with a NAME about one. Nothing here imports torch."""
 
 import sys
 import textwrap
@@ -8,8 +8,27 @@ from typing import Any
 from afield.config.catalogue import Entry
 from afield.config.described import described, literal
 
+RECIPE = "-paper"
+"""How the name of a preset ends that has the settings of a paper, or of its authors' code."""
 NARROW = 40
 """Columns that a sentence needs beside what it is about; where there are fewer, it stands below it."""
+
+
+def as_list(entries: Sequence[dict[str, Any]]) -> str:
+    """All methods, two lines each; then the presets, one line each: what they need is what their methods need."""
+    width = max(len(entry["name"]) for entry in entries) + 2
+    lines: list[str] = []
+    presets: list[str] = []
+    recipes: list[str] = []
+    for entry in entries:
+        line = f"{entry['name']:{width}}{entry['summary']}"
+        if entry["sets"]:
+            (recipes if entry["name"].endswith(RECIPE) else presets).append(line)
+            continue
+        needs = [f"{', '.join(entry['tasks'])}; {entry['min_sources']} or more sources"] if entry["tasks"] else []
+        lines += [line, f"{'':{width}}{'; '.join([*needs, *filter(None, (entry['reference'], entry['file']))])}"]
+    lines += ["", "Presets, each a method with some options set:", *presets]
+    return "\n".join([*lines, "", "Recipes of papers and authors, which are presets too:", *recipes])
 
 
 def as_values(entry: Entry) -> dict[str, Any]:

@@ -10,7 +10,6 @@ from afield.bench.progress import BenchProgress
 from afield.bench.worker import Failed
 from afield.config.catalogue import check_sources, find_entry
 from afield.config.plan import Job, plan_jobs, read_plan_file
-from afield.config.protocols import find_protocol
 from afield.data.registry import check_data, load_data
 from afield.data.task import make_task
 from afield.errors import AfieldError
@@ -40,9 +39,9 @@ def run_bench(plan: str | Path, out: str | Path, workers: int | None = None, *, 
     if workers is not None and workers < 1:
         raise AfieldError(f"a benchmark needs at least one worker, not {workers}")
     jobs = read_plan(Path(plan))
-    data = load_data(jobs[0].config.data.name)
     with open_folder(Path(out)) as folder:
-        folder.check_data(data.name, data.checksum())
+        for name in data_of(jobs):
+            folder.check_data(name, load_data(name).checksum())
         missing = [job for job in jobs if not folder.holds(job)]
         for job in jobs:
             if folder.holds(job):
@@ -57,17 +56,22 @@ def run_bench(plan: str | Path, out: str | Path, workers: int | None = None, *, 
 
 
 def read_plan(path: Path) -> list[Job]:
-    """Every run of a plan, checked against its data, which is loaded; the runs of a row follow each other."""
+    """Every run of a plan, checked against its data, which is loaded. A row's runs under a protocol are neighbours."""
     content = read_plan_file(path)
-    name = find_protocol(content.protocol).data
-    check_data(name)
+    for protocol in content.named_protocols():
+        check_data(protocol.data)
     jobs = plan_jobs(content)
-    data = load_data(name)
+    data = {name: load_data(name) for name in data_of(jobs)}
     for job in jobs:
-        task, _ = make_task(data, job.config.task.kind, job.target, job.config.task.sources)
+        task, _ = make_task(data[job.config.data.name], job.config.task.kind, job.target, job.config.task.sources)
         check_sources(find_entry(job.config.method_name), len(task.sources))
         check_backbone(job.config.network.backbone)
     return jobs
+
+
+def data_of(jobs: list[Job]) -> list[str]:
+    """The names of the data sets that the runs need."""
+    return list(dict.fromkeys(job.config.data.name for job in jobs))
 
 
 def work(jobs: list[Job], folder: BenchFolder, workers: int | None, shown: BenchProgress) -> dict[str, str]:

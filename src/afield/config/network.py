@@ -31,6 +31,7 @@ class NetworkOptions(BaseModel):
         (), description="widths of fully connected layers inside each classifier, before its scores"
     )
     dropout: float = Field(0.0, ge=0, lt=1, description="dropout after hidden layers and between the layers of neck")
+    neck_dropout: float = Field(0.0, ge=0, lt=1, description="dropout after the last layer of neck")
     batch_norm: BatchNorm = Field(
         "together",
         description="whose statistics batch norm takes in training: of all domains 'together', of sources and target "
@@ -46,6 +47,8 @@ class NetworkOptions(BaseModel):
     def _fit_together(self) -> Self:
         if self.dropout and not (self.hidden or len(self.neck) > 1):
             raise ValueError("dropout acts after hidden layers and between a neck's: set hidden, or a neck of several")
+        if self.neck_dropout and not self.neck:
+            raise ValueError("neck_dropout acts after a neck's last layer: set neck")
         if self.pretrained and self.backbone == DIGIT_NETWORK:
             raise ValueError("pretrained needs a timm backbone: there are no ImageNet weights for the digit network")
         if self.pretrained and self.weights:

@@ -1,4 +1,4 @@
-"""Plans: the methods, targets and seeds that a benchmark runs under a protocol, from a TOML file."""
+"""Plans: the methods, targets and seeds that a benchmark runs under one protocol or several, from a TOML file."""
 
 import hashlib
 import json
@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, model_validator
 
-from afield.config.catalogue import canonical_name, list_methods
+from afield.config.catalogue import canonical_name, find_entry, list_methods
 from afield.config.layers import Config, Values, by_section, completed, read_config, resolve
 from afield.config.options import validated
 from afield.config.outside import import_method, is_reference
@@ -28,13 +28,19 @@ STRICT = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 class PlanRow(BaseModel):
-    """One row of the resulting table: a method with its own settings, under its own label."""
+    """One row of the resulting table, or some columns of it: a method with its own settings, under its own label."""
 
     model_config = STRICT
 
     label: str
     method: str
+    protocols: tuple[str, ...] = ()
+    """Those of the plan's protocols that it runs under; empty: all. Rows of other protocols may have the same label."""
     settings: dict[str, Any] = {}
+
+    def runs_under(self, protocol: Protocol) -> bool:
+        """Whether it has runs under a protocol of its plan."""
+        return not self.protocols or protocol.name in self.protocols
 
 
 class PlanFile(BaseModel):
@@ -42,7 +48,9 @@ class PlanFile(BaseModel):
 
     model_config = STRICT
 
-    protocol: str
+    protocol: str = ""
+    protocols: tuple[str, ...] = ()
+    """Instead of `protocol`, where there are several: the table has a column for each."""
     seeds: tuple[int, ...]
     methods: tuple[str, ...] = ()
     targets: tuple[str, ...] = ()
@@ -50,6 +58,20 @@ class PlanFile(BaseModel):
     rows: tuple[dict[str, Any], ...] = ()
     caption: str = ""
     """Printed under its table: what a reader must know, such as how much each row was tuned."""
+
+    @model_validator(mode="after")
+    def _fit_together(self) -> Self:
+        if bool(self.protocol) == bool(self.protocols):
+            raise ValueError("a plan names one protocol, by protocol, or several, by protocols")
+        if self.targets and self.protocols:
+            raise ValueError("targets are of one protocol, and this plan has several: leave them out")
+        return self
+
+    def named_protocols(self) -> list[Protocol]:
+        """The protocols it names, in its order."""
+        names = self.protocols or (self.protocol,)
+        check_once("protocol", names)
+        return [find_protocol(name) for name in names]
 
 
 @dataclass(frozen=True)
@@ -91,7 +113,7 @@ class Job:
         return f"{label[:40]}-{self.target}-seed{self.seed}-{self.identity[:8]}"
 
     def __str__(self) -> str:
-        return f"{self.place.label}, target {self.target}, seed {self.seed}"
+        return f"{self.place.label} under {self.place.protocol}, target {self.target}, seed {self.seed}"
 
 
 def identity(protocol: str, version: int, label: str, config: Values) -> str:
@@ -122,16 +144,21 @@ def read_plan_file(path: Path) -> PlanFile:
 
 
 def plan_jobs(content: PlanFile) -> list[Job]:
-    """Every run of a plan, with its resolved config. The data is not looked at."""
-    protocol = find_protocol(content.protocol)
-    targets = content.targets or protocol.targets
-    for target in targets:
-        if target not in protocol.targets:
-            raise unknown(f"target of {protocol.name}", target, protocol.targets)
-    rows = plan_rows(content)
-    for what, names in (("target", targets), ("seed", content.seeds), ("row", [row.label for row in rows])):
-        check_once(what, names)
-    return [make_job(protocol, row, t, s, content.settings) for row, t, s in product(rows, targets, content.seeds)]
+    """Every run of a plan, with its resolved config: protocol by protocol, row by row. The data is not looked at."""
+    named, rows = content.named_protocols(), plan_rows(content)
+    check_once("seed", content.seeds)
+    jobs = []
+    for protocol in named:
+        targets = content.targets or protocol.targets
+        for target in targets:
+            if target not in protocol.targets:
+                raise unknown(f"target of {protocol.name}", target, protocol.targets)
+        own = [row for row in rows if row.runs_under(protocol)]
+        check_once("target", targets)
+        check_once("row", [row.label for row in own])
+        jobs += [make_job(protocol, row, t, s, content.settings) for row, t, s in product(own, targets, content.seeds)]
+    check_labels(rows)
+    return jobs
 
 
 def plan_rows(content: PlanFile) -> list[PlanRow]:
@@ -143,10 +170,22 @@ def plan_rows(content: PlanFile) -> list[PlanRow]:
     for row in labelled:
         if canonical_name(row.label) in list_methods():
             raise AfieldError(f"row '{row.label}': that is a method's name; a row with settings needs another label")
+        for name in row.protocols:
+            if name not in (names := content.protocols or (content.protocol,)):
+                raise unknown(f"protocol of row '{row.label}'", name, names)
     rows = [*(PlanRow(label=name, method=name) for name in methods), *labelled]
     if not (rows and content.seeds):
         raise AfieldError("a plan needs at least one method and one seed: methods, seeds")
     return rows
+
+
+def check_labels(rows: Iterable[PlanRow]) -> None:
+    """Raise if a label stands for two methods; a method and its presets are one."""
+    seen: dict[str, str] = {}
+    for row in rows:
+        base = find_entry(row.method).card.name
+        if seen.setdefault(row.label, base) != base:
+            raise AfieldError(f"row '{row.label}' stands for two methods: {seen[row.label]} and {base}")
 
 
 def method_named(given: str) -> str:

@@ -24,6 +24,8 @@ class Protocol(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     name: str
+    heading: str = ""
+    """Of its column in a table of several protocols; empty: the name."""
     version: int
     data: str
     preset: str

@@ -28,6 +28,7 @@ def builders() -> dict[str, Builder]:
     """All data sets by name: the package's own, which register themselves when first asked for, and the user's."""
     from afield.data import digit5 as _digit5  # noqa: F401
     from afield.data import digits as _digits  # noqa: F401
+    from afield.data import rotated_mnist as _rotated_mnist  # noqa: F401
 
     return _builders
 
@@ -54,7 +55,7 @@ def load_data(name: str) -> DomainSet:
     return _load(builders()[name], data_folder().absolute())
 
 
-@lru_cache(maxsize=2)
+@lru_cache(maxsize=4)  # a plan may need several
 def _load(build: Builder, folder: Path) -> DomainSet:
     # By builder, not by name: a name may be registered anew. By folder, because it decides what is there to load.
     return build()

@@ -44,8 +44,10 @@ class NeckedBackbone(nn.Module):
     def __init__(self, backbone: nn.Module, pool: Pool, options: NetworkOptions) -> None:
         super().__init__()
         self.backbone, self.pool = backbone, pool
-        # No dropout after the last, as in M3SDA's network: losses that compare features should see all of them.
-        self.neck = nn.Sequential(*hidden_layers(pool.width, options.neck, options.dropout)[:-1])
+        # After the last no dropout unless asked for, as in M3SDA's network: losses that compare features should see all
+        # of them. MCD's has one.
+        last = nn.Dropout(options.neck_dropout)
+        self.neck = nn.Sequential(*hidden_layers(pool.width, options.neck, options.dropout)[:-1], last)
 
     def forward(self, images: Tensor) -> Tensor:
         """(B, the last layer's width, 1, 1)."""

@@ -65,7 +65,7 @@ def read_figures(
         raise AfieldError("a plan names its protocol: plan and protocol cannot both be given")
     try:
         runs = [run for path in paths for run in runs_at(path)]
-        runs = of_plan(runs, plan) if plan else of_one_protocol(runs, wanted)
+        runs = of_one_protocol(of_plan(runs, plan) if plan else runs, wanted)
         header = runs[0][0]["protocol"]
         protocol = protocols().get(header.get("name"))
         if protocol and protocol.version != header["version"]:
@@ -73,7 +73,29 @@ def read_figures(
         figures = distinct([make_figure(run, selector, protocol) for run in runs])
         return Figures(figures, header, protocol, plan.targets if plan else ())
     except KeyError as error:
-        raise AfieldError(f"these records lack {error}, which a table needs") from error
+        raise lacking(error) from error
+
+
+def read_figures_by_protocol(paths: Sequence[Path], selector: str, plan: PlanFile) -> dict[str, Figures]:
+    """The figures of a plan's finished runs by protocol, in the plan's order; protocols without a run are left out."""
+    check_headline(selector)
+    try:
+        runs = of_plan([run for path in paths for run in runs_at(path)], plan)
+        found = {}
+        for protocol in plan.named_protocols():
+            own = [run for run in runs if run[0]["protocol"]["name"] == protocol.name]
+            if own:
+                check_comparable(own)
+                figures = distinct([make_figure(run, selector, protocol) for run in own])
+                found[protocol.name] = Figures(figures, own[0][0]["protocol"], protocol)
+        return found
+    except KeyError as error:
+        raise lacking(error) from error
+
+
+def lacking(error: KeyError) -> AfieldError:
+    """The error in records that have no such key."""
+    return AfieldError(f"these records lack {error}, which a table needs")
 
 
 def runs_at(path: Path) -> list[list[Record]]:
@@ -91,7 +113,7 @@ def of_plan(runs: list[list[Record]], plan: PlanFile) -> list[list[Record]]:
     found = [(places[identity], run) for run in runs if (identity := identity_of_record(run[0])) in places]
     if not found:
         raise AfieldError("these records hold no run of the plan")
-    return of_one_protocol([run for _, run in sorted(found, key=itemgetter(0))], None)
+    return [run for _, run in sorted(found, key=itemgetter(0))]
 
 
 def of_one_protocol(runs: list[list[Record]], wanted: str | None) -> list[list[Record]]:
@@ -104,10 +126,15 @@ def of_one_protocol(runs: list[list[Record]], wanted: str | None) -> list[list[R
     if wanted is not None and wanted not in by_name:
         raise unknown("protocol in these records", wanted, by_name)
     chosen = by_name[wanted] if wanted else runs
-    for key, what in COMPARABLE.items():
-        if len({run[0]["protocol"].get(key) for run in chosen}) > 1:
-            raise AfieldError(f"these records cannot be in one table: they are of different {what}")
+    check_comparable(chosen)
     return chosen
+
+
+def check_comparable(runs: list[list[Record]]) -> None:
+    """Raise if runs of one protocol are of different images, or of different versions of it."""
+    for key, what in COMPARABLE.items():
+        if len({run[0]["protocol"].get(key) for run in runs}) > 1:
+            raise AfieldError(f"these records cannot be in one table: they are of different {what}")
 
 
 def make_figure(records: list[Record], selector: str, protocol: Protocol | None) -> Figure:

@@ -1,76 +1,18 @@
 """Tables: one row per method, mean and spread over its seeds, with published figures beside ours."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import fmean, stdev
 
 from afield.config.plan import read_plan_file
-from afield.config.protocols import PublishedFigures, published_figures, published_source
-from afield.errors import unknown
+from afield.config.protocols import published_figures, published_source
+from afield.errors import AfieldError
 from afield.results.figures import Figure, Figures, read_figures
+from afield.results.reproduction import make_reproduction
+from afield.results.rows import MEANINGS, Row, Table, captions, make_row
 from afield.results.settings import usual_settings, written
-from afield.results.summary import Summary
 
-MEANINGS = {
-    "last": "the end of training",
-    "source-val": "the evaluation with the best accuracy on held-out source images",
-}
 # Rows are in the order of the paper's tables; others follow.
 ORDER = tuple(published_figures("digit5"))
-
-
-@dataclass(frozen=True)
-class Row:
-    """The results of a method, or of a variant of it, over its seeds."""
-
-    name: str
-    targets: dict[str, Summary]
-    averages: dict[int, float]
-    """The average over all targets, by seed; only of seeds that have results on all of them."""
-    published: PublishedFigures | None
-
-    @property
-    def average(self) -> Summary:
-        """The averages per seed, summarised: the spread is that of the average."""
-        return Summary.of(list(self.averages.values()))
-
-
-@dataclass(frozen=True)
-class Table:
-    """The rows of one protocol under one selector, and the notes a reader needs."""
-
-    protocol: str | None
-    data: str
-    selector: str
-    columns: dict[str, str]
-    """The targets, each with the name shown: a star marks one that afield rendered."""
-    rows: list[Row]
-    notes: list[str]
-    averaged: bool
-    """Whether there is more than one target to average over."""
-
-    def row(self, name: str) -> Row:
-        """The row of a name, or the error with the nearest spelling."""
-        rows = {row.name: row for row in self.rows}
-        if name not in rows:
-            raise unknown("row", name, rows)
-        return rows[name]
-
-    def only(self, names: Sequence[str]) -> "Table":
-        """The table with these rows alone, in the order they have in it. The notes are about all of its runs."""
-        chosen = [self.row(name) for name in names]
-        return replace(self, rows=[row for row in self.rows if row in chosen])
-
-    def compare(self, first: str, second: str) -> str:
-        """The mean difference of two rows' averages over targets, seed by seed, with its standard error."""
-        ours, theirs = self.row(first).averages, self.row(second).averages
-        gains = [ours[seed] - theirs[seed] for seed in ours if seed in theirs]
-        if len(gains) < 2:
-            return f"`{first}` over `{second}`: too few seeds with all targets in both"
-        error, ahead = stdev(gains) / len(gains) ** 0.5, sum(gain > 0 for gain in gains)
-        result = f"{fmean(gains):+.1f} ± {error:.1f} (standard error), ahead in {ahead} of {len(gains)}"
-        return f"`{first}` over `{second}`: {result}"
 
 
 def make_table(
@@ -78,14 +20,17 @@ def make_table(
 ) -> Table:
     """The table of all finished runs in some files of records, or folders with one; with a plan, of its runs alone."""
     content = read_plan_file(plan) if plan else None
+    if content and content.protocols:
+        if protocol:
+            raise AfieldError("a plan names its protocols: plan and protocol cannot both be given")
+        return make_reproduction(paths, selector, content)
     figures = read_figures(paths, selector, protocol, content)
     there, stand_ins = {run.target for run in figures.runs}, figures.header.get("stand_ins", [])
     columns = {name: f"{name}*" if name in stand_ins else name for name in figures.targets if name in there}
     name, data = figures.header.get("name"), figures.header["data"]
     rows = make_rows(figures)
     notes = make_notes(figures, rows, columns, selector)
-    caption = [" ".join(content.caption.split())] if content and content.caption else []
-    return Table(name, data, selector, columns, rows, notes + caption, len(figures.targets) > 1)
+    return Table(name, data, selector, columns, rows, notes + captions(content), len(figures.targets) > 1)
 
 
 def make_rows(figures: Figures) -> list[Row]:
@@ -124,16 +69,6 @@ def row_name(run: Figure, shared: dict[str, str], of_label: dict[str, str]) -> s
     if run.label != run.method:
         own = {key: value for key, value in own.items() if not (key.startswith("method.") and key in of_label)}
     return f"{run.label} ({written(own)})" if own else run.label
-
-
-def make_row(name: str, runs: list[Figure], targets: list[str], published: PublishedFigures | None) -> Row:
-    """Means and spreads over the runs of one row."""
-    accuracy = {(run.target, run.seed): run.accuracy for run in runs}
-    seeds = sorted({run.seed for run in runs})
-    cells = {t: Summary.of([accuracy[t, seed] for seed in seeds if (t, seed) in accuracy]) for t in targets}
-    whole = [seed for seed in seeds if all((t, seed) in accuracy for t in targets)]
-    averages = {seed: fmean(accuracy[t, seed] for t in targets) for seed in whole}
-    return Row(name, cells, averages, published)
 
 
 def make_notes(figures: Figures, rows: list[Row], columns: dict[str, str], selector: str) -> list[str]:
