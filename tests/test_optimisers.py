@@ -12,6 +12,7 @@ from afield.config.training import TrainingOptions
 from afield.methods import Learning
 from afield.methods.baseline import Baseline
 from afield.methods.create import create_method
+from afield.networks import hold_still
 from afield.results.folder import RunFolder
 from afield.training.assemble import make_setup
 from afield.training.loop import Loop
@@ -75,6 +76,27 @@ def test_a_run_of_steps_is_that_of_torchs_own_loop(given, declared, parts, sched
     plain_loop(theirs, batches, parts, step.options)
     torch.testing.assert_close(weights(ours), weights(theirs), rtol=1e-6, atol=1e-6)
     assert all((parameter - start[name]).abs().max() > 1e-3 for name, parameter in ours.named_parameters())
+
+
+def test_two_phases_are_two_of_torchs_own_loops_one_after_the_other():
+    class TwoPhases(Small):
+        phases = (0.5,)
+
+        def learning(self):
+            return KINDS if self.phase else {"classifier.0": Learning(rate=0), "backbone": Learning(optimiser="adam")}
+
+    ours, batches = build(TwoPhases), make_batches(STEPS)
+    theirs = deepcopy(ours)
+    step = make_step(ours, batches, **OPTIONS)
+    for _ in batches:
+        step()
+    half = TrainingOptions(steps=STEPS // 2, **OPTIONS)
+    theirs.classifier[0].requires_grad_(False)
+    plain_loop(theirs, batches[: STEPS // 2], {"backbone": (1.0, 0.02, ADAM), "classifier": (1.0, 0.02, SGD)}, half)
+    theirs.classifier[0].requires_grad_(True)
+    parts = {"backbone": (1.0, 0.02, SGD), "classifier": (0.2, 0.3, ADAMW)}
+    plain_loop(theirs, batches[STEPS // 2 :], parts, half)
+    torch.testing.assert_close(weights(ours), weights(theirs), rtol=1e-6, atol=1e-6)
 
 
 def test_groups_of_one_kind_are_one_optimiser_and_their_rates_one_vector():
@@ -271,6 +293,21 @@ def test_a_part_that_stands_still_keeps_its_batch_norm_and_drops_nothing():
     assert torch.equal(method.backbone(images), method.backbone(images))
     assert method.classifier.training
     assert all(torch.equal(value, before[name]) for name, value in method.state_dict().items())
+
+
+def test_what_a_phase_lets_go_learns_again_and_what_never_learned_does_not():
+    method = create_method("baseline", num_classes=3, num_sources=2, network={"width": 8, "neck": [6]})
+    method.learning = lambda: {"backbone": Learning(rate=0)}
+    first, second, *_ = (norm for norm in method.backbone.modules() if isinstance(norm, torch.nn.BatchNorm2d))
+    hold_still(first)
+    first.weight.requires_grad_(False)
+    optimisers = Optimisers(method, TrainingOptions(steps=3), torch.device("cpu"), pretrained=False, recorded=False)
+    assert not any(parameter.requires_grad for parameter in method.backbone.parameters())
+    assert not any(part.training for part in method.train().backbone.modules())
+    optimisers.let_go()
+    assert [p for p in method.parameters() if not p.requires_grad] == [first.weight]
+    assert second.weight.requires_grad
+    assert [part for part in method.train().modules() if not part.training] == [first]
 
 
 def test_a_declaration_reaches_a_part_by_any_of_its_names():

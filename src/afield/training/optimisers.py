@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from afield.config.training import OptimiserName, TrainingOptions
 from afield.errors import AfieldError, unknown
 from afield.methods import Learning, Method
-from afield.networks import bare_backbones, hold_still
+from afield.networks import bare_backbones, hold_still, let_go, stands_still
 
 Kind = tuple[OptimiserName, float, float]
 """What the parameters of a group have in common: optimiser, multiple of the learning rate, and weight decay."""
@@ -23,11 +23,11 @@ State = dict[str, dict[str, Tensor]]
 
 
 class Optimisers:
-    """The parameters of a method that learn, in groups, and what their optimisers remember.
+    """The parameters of a method that learn in its present phase, in groups, and what their optimisers remember.
 
-    Those learn that ask for a gradient when training begins and have a rate above 0; all others ask for none from then
-    on. `pretrained` says that the backbone starts from weights that someone has trained, and `recorded` that descents
-    are to become part of a CUDA graph.
+    Those learn that ask for a gradient and have a rate above 0. What has a rate of 0 asks for none, and stands still,
+    until `let_go`. `pretrained` says that the backbone starts from weights that someone has trained, and `recorded`
+    that descents are to become part of a CUDA graph.
     """
 
     def __init__(
@@ -37,12 +37,16 @@ class Optimisers:
         self.still = any(rate == 0 for _, rate, _ in kinds.values())
         """Whether a rate of 0 keeps something from learning."""
         still = {parameter for name, parameter in method.named_parameters() if kinds[name][1] == 0}
-        for parameter in still:
+        # What never learns, and what stands still by the network's options, is not this phase's to let go.
+        self._stilled = [parameter for parameter in still if parameter.requires_grad]
+        for parameter in self._stilled:
             parameter.requires_grad_(False)
+        self._held: list[nn.Module] = []
         for part in method.modules():
             own = set(part.parameters())
-            if own and own <= still:
+            if own and own <= still and not stands_still(part):
                 hold_still(part)
+                self._held.append(part)
         self.parameters = {name: p for name, p in method.named_parameters() if p.requires_grad}
         if not self.parameters:
             raise AfieldError(f"nothing of method {type(method).__name__} learns: the rates of all its parts are 0")
@@ -70,11 +74,12 @@ class Optimisers:
         for optimiser in self.all:
             optimiser.step()
 
-    def forget(self) -> None:
-        """Set all momentum, all averages and all counts of updates to 0."""
-        for state in self._states().values():
-            for value in state.values():
-                value.zero_()
+    def let_go(self) -> None:
+        """Let what stands still in this phase learn in the next, which has optimisers of its own."""
+        for parameter in self._stilled:
+            parameter.requires_grad_(True)
+        for part in self._held:
+            let_go(part)
 
     def state_dict(self) -> State:
         """What the optimisers remember, by the names of parameters, so that it does not depend on groups."""
