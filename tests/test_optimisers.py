@@ -65,6 +65,11 @@ def plain_loop(method, batches, parts, options):
         ),
         ({"optimiser": "adam"}, KINDS, {"backbone": (1.0, 0.02, SGD), "classifier": (0.2, 0.3, ADAMW)}),
         ({"momentum": 0.0}, {}, {"": (1.0, 0.02, (torch.optim.SGD, {}))}),
+        (
+            {"optimiser": "adam"},
+            {"backbone": Learning(betas=(0.5, 0.9))},
+            {"backbone": (1.0, 0.02, (torch.optim.Adam, {"betas": (0.5, 0.9)})), "classifier": (1.0, 0.02, ADAM)},
+        ),
     ],
 )
 def test_a_run_of_steps_is_that_of_torchs_own_loop(given, declared, parts, schedule):
@@ -216,6 +221,7 @@ def test_losses_that_nothing_can_learn_from_are_an_error():
         ({"": Learning()}, "its part '' learns"),
         ({"classifier": Learning(rate=-1)}, "method Small declares a rate or weight decay below 0 .* 'classifier'"),
         ({"classifier": Learning(weight_decay=-1)}, "method Small declares a rate or weight decay below 0"),
+        ({"classifier": Learning(betas=(0.5, 1))}, "method Small declares betas that are not between 0 and 1"),
         ({"classifier": Learning(optimiser="adm")}, "unknown optimiser of part 'classifier' of method Small 'adm'"),
         ({"classifier": Learning(rate=0), "backbone": Learning(rate=0)}, "nothing of method Small learns"),
     ],
@@ -249,14 +255,15 @@ def test_a_declaration_that_cannot_be_leaves_no_folder(train_toy, tmp_path, regi
 def test_a_pretrained_backbone_and_its_copies_learn_slowly_and_their_necks_do_not(name, slow):
     method = create_method(name, num_classes=3, num_sources=3, network={"width": 8, "neck": [6]})
     for pretrained in (True, False):
-        rates = {name: rate for name, (_, rate, _) in kinds_of(method, TrainingOptions(), pretrained).items()}
+        rates = {name: kind.rate for name, kind in kinds_of(method, TrainingOptions(), pretrained).items()}
         expected = {name: 0.1 if pretrained and name.startswith(tuple(slow)) else 1.0 for name in rates}
         assert rates == expected
 
 
 def test_a_declared_rate_and_that_of_a_pretrained_backbone_multiply():
     method = build(declared={"backbone": Learning(rate=0.5)})
-    rates = {name: rate for name, (_, rate, _) in kinds_of(method, TrainingOptions(pretrained_rate=0.2), True).items()}
+    kinds = kinds_of(method, TrainingOptions(pretrained_rate=0.2), True)
+    rates = {name: kind.rate for name, kind in kinds.items()}
     assert rates["backbone.0.weight"] == pytest.approx(0.1)
     assert rates["classifier.0.weight"] == 1.0
 
@@ -314,5 +321,5 @@ def test_a_declaration_reaches_a_part_by_any_of_its_names():
     method = build(declared={"network.0": Learning(rate=0.5)})
     method.network = torch.nn.Sequential(method.backbone, method.pool)
     kinds = kinds_of(method, TrainingOptions(), pretrained=False)
-    assert {rate for name, (_, rate, _) in kinds.items() if name.startswith("backbone.")} == {0.5}
-    assert kinds["classifier.0.weight"][1] == 1.0
+    assert {kind.rate for name, kind in kinds.items() if name.startswith("backbone.")} == {0.5}
+    assert kinds["classifier.0.weight"].rate == 1.0

@@ -33,6 +33,8 @@ class Learning:
     """A multiple of `training.lr`, whatever the optimiser; 0: the part stands still, as in evaluation."""
     weight_decay: float | None = None
     optimiser: OptimiserName | None = None
+    betas: tuple[float, float] | None = None
+    """Of adam and adamw."""
 
 
 @dataclass(frozen=True)
