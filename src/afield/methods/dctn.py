@@ -55,7 +55,7 @@ class DCTNOptions(MethodOptions):
     confusion_weight: float | None = Field(
         None,
         ge=0,
-        description="weight of the hardest source's confusion; without one 1 / number of sources, as in the paper",
+        description="weight of the hardest source's confusion; without one, 1 / number of sources (authors)",
     )
     pseudo_label_weight: float = Field(1.0, ge=0, description="weight of learning the vote's labels (paper: 1)")
     discriminator_width: int = Field(256, ge=1, description="units of the hidden layers of each D_j")
