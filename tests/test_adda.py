@@ -4,8 +4,12 @@ import pytest
 import torch
 from torch import nn
 
+from afield.config.training import TrainingOptions
+from afield.training.checkpoint import load_checkpoint
+from afield.training.optimisers import kinds_of
 from support.adversarial import build, make_batch
 from support.comparing import same
+from support.resuming import Killed, kill_before_step
 from support.stepping import take_step
 
 
@@ -57,16 +61,42 @@ def test_adda_copies_encoders_without_buffers_too():
 
 @pytest.mark.parametrize("score", [0.0, 1.5, -1.5])
 def test_addas_encoder_learns_with_inverted_labels(score):
-    method, batch = build("adda", encoder_weight=0.5), make_batch()
+    method, batch = build("adda"), make_batch()
     method.phase = 1
     for parameter in method.discriminator[-1].parameters():
         nn.init.zeros_(parameter)
     nn.init.constant_(method.discriminator[-1].bias, score)  # D("source") = sigmoid(score) everywhere
     D = torch.tensor(score).sigmoid()
-    # The weight that slows the encoder leaves D as it is.
     assert method.losses(batch)["discriminator"].item() == pytest.approx((-D.log() - (1 - D).log()).item(), rel=1e-6)
     F = method.backbone(method.images(batch))
-    assert method.encoder_loss(F).item() == pytest.approx(0.5 * -D.log().item(), rel=1e-6)
+    assert method.encoder_loss(F).item() == pytest.approx(-D.log().item(), rel=1e-6)
+
+
+def test_addas_encoder_and_discriminator_learn_as_equals_by_the_authors_recipe():
+    method = build("adda")
+    kinds = kinds_of(method, TrainingOptions(), pretrained=False)
+    assert set(kinds.values()) == {("sgd", 1.0, 5e-4, None)}, "first as all methods do"
+    method.phase = 1
+    kinds = kinds_of(method, TrainingOptions(), pretrained=False)
+    parts = {
+        part: {kind for name, kind in kinds.items() if name.startswith(part)}
+        for part in ("backbone.", "discriminator.", "classifier.")
+    }
+    assert parts["backbone."] == parts["discriminator."] == {("adam", 0.004, 0.0, (0.5, 0.999))}
+    assert TrainingOptions().lr * 0.004 == pytest.approx(2e-4)
+    assert {kind.rate for kind in parts["classifier."]} == {0.0}
+
+
+def test_addas_classifier_stands_still_while_the_encoder_adapts(train_toy, tmp_path):
+    settings = {"method.discriminator_width": 16, "network.hidden": [8], "training.checkpoint_every": 6}
+    with pytest.MonkeyPatch.context() as patch:
+        kill_before_step(patch, 6)
+        with pytest.raises(Killed):
+            train_toy(tmp_path / "half", "adda", settings=settings)
+    train_toy(tmp_path / "whole", "adda", settings=settings)
+    half, whole = (load_checkpoint(tmp_path / name / "last.ckpt").state["model"] for name in ("half", "whole"))
+    moved = {name.split(".")[0] for name, value in half.items() if not torch.equal(value, whole[name])}
+    assert moved == {"backbone", "discriminator"}
 
 
 def test_addas_discriminator_learns_first_and_the_encoder_then_deceives_it():
@@ -75,12 +105,13 @@ def test_addas_discriminator_learns_first_and_the_encoder_then_deceives_it():
     parts_changed_by(method, batch)
     by_hand.train()
     optimiser = torch.optim.SGD(by_hand.parameters(), lr=0.1)
-    target = by_hand.pool(by_hand.backbone(batch.images[batch.num_labelled :]))
-    source = by_hand.pool(by_hand.source_backbone(batch.images[: batch.num_labelled]))
+    C, pool = by_hand.classifier, by_hand.pool
+    target = C(pool(by_hand.backbone(batch.images[batch.num_labelled :])))
+    source = C(pool(by_hand.source_backbone(batch.images[: batch.num_labelled]))).detach()
     D = by_hand.discriminator
     (-(D(source).sigmoid().log().mean() + (1 - D(target.detach()).sigmoid()).log().mean())).backward()
     optimiser.step()
     optimiser.zero_grad()
-    (-0.001 * D(target).sigmoid().log().mean()).backward(inputs=list(by_hand.backbone.parameters()))
+    (-D(target).sigmoid().log().mean()).backward(inputs=list(by_hand.backbone.parameters()))
     optimiser.step()
     same(method.state_dict(), by_hand.state_dict())

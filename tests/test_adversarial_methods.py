@@ -1,6 +1,5 @@
 """DANN, ADDA, DCTN and MME together: which loss trains which part, the loop, and that they help where they should."""
 
-import math
 from copy import deepcopy
 
 import pytest
@@ -11,8 +10,8 @@ from afield.data.batches import Batch
 from afield.methods.create import create_method
 from support.adversarial import SOURCES, build, gradients, make_batch
 from support.comparing import same, swap_first_sources
+from support.recipes import make_step
 from support.resuming import Killed, assert_equal_runs, kill_before_step
-from support.stepping import take_step
 
 METHODS = ("dann", "adda", "dctn", "mme")
 ROUTES = {
@@ -106,28 +105,24 @@ def draw(domain, count, generator):
 
 
 def target_accuracy(name, seed):
-    """Of a method on a small stand-in for the backbone, trained by SGD as the loop does."""
+    """Of a method on a small stand-in for the backbone, trained by the loop's own steps."""
     torch.manual_seed(seed)
     generator = torch.Generator().manual_seed(seed)
     options = {} if name in ("baseline", "mme") else {"discriminator_width": 64}
+    if name == "adda":
+        options["adversary_rate"] = 0.0002 / RATE
     method = create_method(name, num_classes=2, num_sources=2, network={"width": 8}, **options)
     layers = nn.Linear(2, 32), nn.ReLU(), nn.Linear(32, 16), nn.ReLU()
     method.backbone = nn.Sequential(nn.Flatten(), *layers, nn.Unflatten(1, (16, 1, 1)))
     if name == "adda":
         method.source_backbone = deepcopy(method.backbone).requires_grad_(False)
-    optimiser = torch.optim.SGD(method.parameters(), lr=RATE, momentum=0.9, weight_decay=5e-4)
-    for step in range(STEPS):
-        ramp = 2 / (1 + math.exp(-10 * step / STEPS)) - 1
-        optimiser.param_groups[0]["lr"] = RATE * 0.5 * (1 + math.cos(math.pi * step / STEPS))
-        method.phase = sum(step >= share * STEPS for share in method.phases)
-
-        def descend(losses, ramp=ramp):
-            optimiser.zero_grad()
-            sum(value * (ramp if key in method.ramped else 1) for key, value in losses.items()).backward()
-            optimiser.step()
-
+    batches = []
+    for _ in range(STEPS):
         images, labels = zip(*(draw(domain, IMAGES, generator) for domain in range(3)), strict=True)
-        take_step(method.train(), Batch(torch.cat(images), torch.cat(labels[:2]), 2), descend)
+        batches.append(Batch(torch.cat(images), torch.cat(labels[:2]), 2))
+    step = make_step(method, batches, lr=RATE)
+    for _ in batches:
+        step()
     images, labels = draw(2, 1000, generator)
     return (method.eval()(images).argmax(dim=1) == labels).double().mean().item()
 
@@ -141,7 +136,8 @@ def mean_accuracy(name):
     return sum(target_accuracy(name, seed) for seed in range(4)) / 4
 
 
-# Not dctn: of the seeds 0 to 11 it is above the baseline in 5, and in some of the others it confuses the two classes.
-@pytest.mark.parametrize("name", [name for name in METHODS if name != "dctn"])
+# Of the seeds 0 to 11, dann is above the baseline in 12, dctn in 11, adda in 9 and mme in 6: there entropy makes a good
+# start better, and a bad one worse.
+@pytest.mark.parametrize("name", METHODS)
 def test_it_beats_the_baseline_on_a_shifted_target(name, baseline_accuracy):
     assert mean_accuracy(name) > baseline_accuracy + 0.05

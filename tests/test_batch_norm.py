@@ -211,21 +211,25 @@ def test_mcd_moves_statistics_in_its_first_update_alone(build, kind):
             same(value, expected)
 
 
+@pytest.mark.parametrize("phase", [0, 1])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_classifier_of_dctn_sees_its_source_and_the_target(build, kind):
-    method, batch = build("dctn", kind, discriminator_width=6), make_batch()
+def test_a_classifier_of_dctn_sees_its_source_and_later_the_target(build, kind, phase):
+    weights = {"confusion_weight": 0.0, "pseudo_label_weight": 0.0}
+    method, batch = build("dctn", kind, discriminator_width=6, **weights), make_batch()
+    method.phase = phase
     plain, heads = PlainBackbone(method), nn.ModuleList(map(plain_head, method.classifier))
     *sources, target = one_by_one(plain, batch.images, *parts(kind)).split(PER_DOMAIN)
     pairs = [torch.cat((source, target)) for source in sources]
-    rows = parts(kind, sources=1)
-    scores = [one_by_one(head, pair, *rows) for head, pair in zip(heads, pairs, strict=True)]
+    rows = parts(kind, sources=1, target=bool(phase))
+    scores = [one_by_one(head, pair[: sum(rows)], *rows) for head, pair in zip(heads, pairs, strict=True)]
     told = [D(pair.detach()).squeeze(1) for D, pair in zip(method.discriminators, pairs, strict=True)]
     losses = {
         "classification": cross_entropy(torch.cat([own[:PER_DOMAIN] for own in scores]), batch.labels),
         "discriminators": sum(softplus(-s[:PER_DOMAIN]).mean() + softplus(s[PER_DOMAIN:]).mean() for s in told),
     }
     losses["classification"].backward()
-    assert_same_losses(step(method, batch), losses)
+    nothing = {"confusion": 0 * scores[0].sum(), "pseudo_labels": 0 * scores[0].sum()} if phase else {}
+    assert_same_losses(step(method, batch), losses | nothing)
     assert_equal_networks(plain, method.backbone)
     assert_equal_networks(heads, method.classifier)
 

@@ -75,10 +75,11 @@ def test_the_hardest_source_is_confused(hardest):
     losses, (discriminators, confusions) = method.losses(batch), dctn_by_hand(method, batch)
     assert discriminators.argmax() == hardest
     same(losses["discriminators"], discriminators.sum())
-    same(losses["confusion"], confusions[hardest])
+    # As the classifiers' losses are a mean where the paper has a sum, confusion is a share.
+    same(losses["confusion"], confusions[hardest] / SOURCES)
     same(
         gradients(losses["confusion"], method.backbone.parameters()),
-        gradients(confusions[hardest], method.backbone.parameters()),
+        gradients(confusions[hardest] / SOURCES, method.backbone.parameters()),
     )
 
 
@@ -92,12 +93,30 @@ def test_dctn_first_learns_the_sources_labels_while_its_discriminators_learn_bes
     assert not any(g.any() for g in gradients(first["discriminators"], method.backbone.parameters()))
 
 
+@pytest.mark.parametrize("weight", [0.0, 0.1, 1.0])
+def test_a_weight_of_confusion_is_that_beside_the_mean_of_the_classifiers_losses(weight):
+    batch = make_batch()
+    usual, weighed = build("dctn").losses(batch), build("dctn", confusion_weight=weight).losses(batch)
+    same(weighed, usual | {"confusion": weight * SOURCES * usual["confusion"]})
+
+
+def test_dctns_classifiers_read_no_target_before_its_labels_are_learned():
+    method, batch = build("dctn", hidden=(5,)), make_batch()
+    seen = []
+    for classifier in method.classifier:
+        classifier.register_forward_hook(lambda _, read, __: seen.append(len(read[0])))
+    for phase in (0, 1):
+        method.phase = phase
+        method.losses(batch)
+    assert seen == [PER_DOMAIN] * SOURCES + [2 * PER_DOMAIN] * SOURCES
+
+
 def test_confusion_is_least_where_the_discriminator_is_at_chance():
     method, batch = build("dctn"), make_batch()
     for D in method.discriminators:
         for parameter in D[-1].parameters():
             nn.init.zeros_(parameter)
-    assert method.losses(batch)["confusion"].item() == pytest.approx(math.log(2))
+    assert method.losses(batch)["confusion"].item() == pytest.approx(math.log(2) / SOURCES)
     torch.testing.assert_close(method.weights(torch.zeros(SOURCES, 2)).float(), torch.full((SOURCES, 2), 1 / SOURCES))
 
 

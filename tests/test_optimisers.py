@@ -12,6 +12,7 @@ from afield.config.training import TrainingOptions
 from afield.methods import Learning
 from afield.methods.baseline import Baseline
 from afield.methods.create import create_method
+from afield.networks import hold_still
 from afield.results.folder import RunFolder
 from afield.training.assemble import make_setup
 from afield.training.loop import Loop
@@ -64,6 +65,11 @@ def plain_loop(method, batches, parts, options):
         ),
         ({"optimiser": "adam"}, KINDS, {"backbone": (1.0, 0.02, SGD), "classifier": (0.2, 0.3, ADAMW)}),
         ({"momentum": 0.0}, {}, {"": (1.0, 0.02, (torch.optim.SGD, {}))}),
+        (
+            {"optimiser": "adam"},
+            {"backbone": Learning(betas=(0.5, 0.9))},
+            {"backbone": (1.0, 0.02, (torch.optim.Adam, {"betas": (0.5, 0.9)})), "classifier": (1.0, 0.02, ADAM)},
+        ),
     ],
 )
 def test_a_run_of_steps_is_that_of_torchs_own_loop(given, declared, parts, schedule):
@@ -75,6 +81,27 @@ def test_a_run_of_steps_is_that_of_torchs_own_loop(given, declared, parts, sched
     plain_loop(theirs, batches, parts, step.options)
     torch.testing.assert_close(weights(ours), weights(theirs), rtol=1e-6, atol=1e-6)
     assert all((parameter - start[name]).abs().max() > 1e-3 for name, parameter in ours.named_parameters())
+
+
+def test_two_phases_are_two_of_torchs_own_loops_one_after_the_other():
+    class TwoPhases(Small):
+        phases = (0.5,)
+
+        def learning(self):
+            return KINDS if self.phase else {"classifier.0": Learning(rate=0), "backbone": Learning(optimiser="adam")}
+
+    ours, batches = build(TwoPhases), make_batches(STEPS)
+    theirs = deepcopy(ours)
+    step = make_step(ours, batches, **OPTIONS)
+    for _ in batches:
+        step()
+    half = TrainingOptions(steps=STEPS // 2, **OPTIONS)
+    theirs.classifier[0].requires_grad_(False)
+    plain_loop(theirs, batches[: STEPS // 2], {"backbone": (1.0, 0.02, ADAM), "classifier": (1.0, 0.02, SGD)}, half)
+    theirs.classifier[0].requires_grad_(True)
+    parts = {"backbone": (1.0, 0.02, SGD), "classifier": (0.2, 0.3, ADAMW)}
+    plain_loop(theirs, batches[STEPS // 2 :], parts, half)
+    torch.testing.assert_close(weights(ours), weights(theirs), rtol=1e-6, atol=1e-6)
 
 
 def test_groups_of_one_kind_are_one_optimiser_and_their_rates_one_vector():
@@ -194,6 +221,7 @@ def test_losses_that_nothing_can_learn_from_are_an_error():
         ({"": Learning()}, "its part '' learns"),
         ({"classifier": Learning(rate=-1)}, "method Small declares a rate or weight decay below 0 .* 'classifier'"),
         ({"classifier": Learning(weight_decay=-1)}, "method Small declares a rate or weight decay below 0"),
+        ({"classifier": Learning(betas=(0.5, 1))}, "method Small declares betas that are not between 0 and 1"),
         ({"classifier": Learning(optimiser="adm")}, "unknown optimiser of part 'classifier' of method Small 'adm'"),
         ({"classifier": Learning(rate=0), "backbone": Learning(rate=0)}, "nothing of method Small learns"),
     ],
@@ -227,14 +255,15 @@ def test_a_declaration_that_cannot_be_leaves_no_folder(train_toy, tmp_path, regi
 def test_a_pretrained_backbone_and_its_copies_learn_slowly_and_their_necks_do_not(name, slow):
     method = create_method(name, num_classes=3, num_sources=3, network={"width": 8, "neck": [6]})
     for pretrained in (True, False):
-        rates = {name: rate for name, (_, rate, _) in kinds_of(method, TrainingOptions(), pretrained).items()}
+        rates = {name: kind.rate for name, kind in kinds_of(method, TrainingOptions(), pretrained).items()}
         expected = {name: 0.1 if pretrained and name.startswith(tuple(slow)) else 1.0 for name in rates}
         assert rates == expected
 
 
 def test_a_declared_rate_and_that_of_a_pretrained_backbone_multiply():
     method = build(declared={"backbone": Learning(rate=0.5)})
-    rates = {name: rate for name, (_, rate, _) in kinds_of(method, TrainingOptions(pretrained_rate=0.2), True).items()}
+    kinds = kinds_of(method, TrainingOptions(pretrained_rate=0.2), True)
+    rates = {name: kind.rate for name, kind in kinds.items()}
     assert rates["backbone.0.weight"] == pytest.approx(0.1)
     assert rates["classifier.0.weight"] == 1.0
 
@@ -273,9 +302,24 @@ def test_a_part_that_stands_still_keeps_its_batch_norm_and_drops_nothing():
     assert all(torch.equal(value, before[name]) for name, value in method.state_dict().items())
 
 
+def test_what_a_phase_lets_go_learns_again_and_what_never_learned_does_not():
+    method = create_method("baseline", num_classes=3, num_sources=2, network={"width": 8, "neck": [6]})
+    method.learning = lambda: {"backbone": Learning(rate=0)}
+    first, second, *_ = (norm for norm in method.backbone.modules() if isinstance(norm, torch.nn.BatchNorm2d))
+    hold_still(first)
+    first.weight.requires_grad_(False)
+    optimisers = Optimisers(method, TrainingOptions(steps=3), torch.device("cpu"), pretrained=False, recorded=False)
+    assert not any(parameter.requires_grad for parameter in method.backbone.parameters())
+    assert not any(part.training for part in method.train().backbone.modules())
+    optimisers.let_go()
+    assert [p for p in method.parameters() if not p.requires_grad] == [first.weight]
+    assert second.weight.requires_grad
+    assert [part for part in method.train().modules() if not part.training] == [first]
+
+
 def test_a_declaration_reaches_a_part_by_any_of_its_names():
     method = build(declared={"network.0": Learning(rate=0.5)})
     method.network = torch.nn.Sequential(method.backbone, method.pool)
     kinds = kinds_of(method, TrainingOptions(), pretrained=False)
-    assert {rate for name, (_, rate, _) in kinds.items() if name.startswith("backbone.")} == {0.5}
-    assert kinds["classifier.0.weight"][1] == 1.0
+    assert {kind.rate for name, kind in kinds.items() if name.startswith("backbone.")} == {0.5}
+    assert kinds["classifier.0.weight"].rate == 1.0

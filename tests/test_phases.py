@@ -1,20 +1,22 @@
 """Schedules of rate and adaptation weight, and methods whose training has several phases."""
 
 import math
+from contextlib import nullcontext
+from itertools import pairwise
 
 import pytest
 import torch
 
 from afield import AfieldError
 from afield.config.training import TrainingOptions
+from afield.methods import Learning
 from afield.methods.baseline import Baseline
 from afield.results.records import evaluations
 from afield.training.checkpoint import load_checkpoint
-from afield.training.loop import Loop
-from afield.training.optimisers import Optimisers
 from afield.training.rates import STEPS_OF_RATES, RateTable
 from afield.training.schedules import adaptation_weight, learning_rate
-from support.resuming import Killed, kill_before_step
+from afield.training.step import TrainingStep
+from support.resuming import Killed, assert_equal_runs, kill_before_step
 
 
 def test_the_cosine_schedule_falls_from_lr_to_nothing():
@@ -86,28 +88,75 @@ def test_a_table_of_rates_goes_on_anywhere_and_does_not_grow_with_training():
 
 
 @pytest.mark.parametrize("optimiser", ["sgd", "adam"])
-def test_a_phase_begins_once_and_without_what_the_optimiser_remembers(train_toy, tmp_path, monkeypatch, optimiser):
-    begun, forgotten = [], []
+def test_a_phase_begins_without_what_the_optimiser_remembers(train_toy, tmp_path, monkeypatch, optimiser):
+    without, plain_step = [], TrainingStep._step
 
-    def step(loop):
-        begun.append(loop.step)
-        plain_step(loop)
-        rates = loop.training.rates.rows.tolist()
+    def step(training):
+        states = training.optimisers.state_dict().values()
+        if not any(value.any() for state in states for value in state.values()):
+            without.append(training.taken - 1)
+        plain_step(training)
+        rates = training.rates.rows.tolist()
         assert rates[6:12] == rates[:6], "and with the rates that the first began with"
 
-    def forget(self):
-        before, _ = remembered(self), plain_forget(self)
-        forgotten.append((begun[-1], before, remembered(self)))
-
-    def remembered(optimisers):
-        return any(value.any() for state in optimisers.state_dict().values() for value in state.values())
-
-    plain_step, plain_forget = Loop._train_step, Optimisers.forget
-    monkeypatch.setattr(Loop, "_train_step", step)
-    monkeypatch.setattr(Optimisers, "forget", forget)
+    monkeypatch.setattr(TrainingStep, "_step", step)
     settings = {"method.discriminator_width": 16, "training.optimiser": optimiser, "training.lr": 0.001}
     train_toy(tmp_path / "run", "adda", settings=settings)
-    assert forgotten == [(6, True, False)]
+    assert without == [0, 6]
+
+
+class Alternating(Baseline):
+    """In its first phase all but the classifier learns; in its second the classifier alone, by another optimiser."""
+
+    phases = (0.5,)
+
+    def learning(self):
+        if self.phase == 0:
+            return {"classifier": Learning(rate=0)}
+        return {"backbone": Learning(rate=0), "classifier": Learning(rate=0.1, weight_decay=0, optimiser="adam")}
+
+
+def test_what_learns_and_how_is_asked_for_each_phase(train_toy, tmp_path, register):
+    register("alternating", Alternating)
+    settings = {"network.neck": [8], "network.hidden": [8], "training.checkpoint_every": 6}
+    states = []
+    for killed_at in (0, 6, 12):
+        with pytest.MonkeyPatch.context() as patch:
+            kill_before_step(patch, killed_at)
+            with nullcontext() if killed_at == 12 else pytest.raises(Killed):
+                train_toy(tmp_path / f"{killed_at}", "alternating", 12, settings=settings)
+        states.append(load_checkpoint(tmp_path / f"{killed_at}" / "last.ckpt").state)
+    for (before, after), still in zip(pairwise(states), ("classifier", "backbone"), strict=True):
+        pairs = ((name, value, after["model"][name]) for name, value in before["model"].items())
+        moved = {name for name, value, later in pairs if not torch.equal(value, later)}
+        assert moved and not any(name.startswith(still) for name in moved), "its batch norm neither"
+    assert all(name.startswith("classifier") for name in states[2]["optimiser"])
+    assert all(state.keys() == {"step", "exp_avg", "exp_avg_sq"} for state in states[2]["optimiser"].values())
+
+
+@pytest.mark.parametrize(("saved_every", "killed_before"), [(4, 6), (6, 7), (4, 10), (7, 12)])
+def test_a_run_whose_phases_learn_otherwise_resumes_in_each_of_them(
+    train_toy, tmp_path, register, saved_every, killed_before
+):
+    register("alternating", Alternating)
+    settings = {"network.hidden": [8], "network.dropout": 0.5, "training.checkpoint_every": saved_every}
+    unbroken = train_toy(tmp_path / "unbroken", "alternating", 14, settings=settings)
+    with pytest.MonkeyPatch.context() as patch:
+        kill_before_step(patch, killed_before)
+        with pytest.raises(Killed):
+            train_toy(tmp_path / "killed", "alternating", 14, settings=settings)
+    assert_equal_runs(train_toy(tmp_path / "killed", "alternating", 14, settings=settings, resume=True), unbroken)
+
+
+def test_what_a_later_phase_declares_and_cannot_be_is_found_before_training(train_toy, tmp_path, register):
+    class Misspelt(Alternating):
+        def learning(self):
+            return {"clasifier": Learning(rate=0)} if self.phase else {}
+
+    register("misspelt", Misspelt)
+    with pytest.raises(AfieldError, match="method Misspelt declares how its part 'clasifier' learns"):
+        train_toy(tmp_path / "run", "misspelt")
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_warm_up_that_a_phase_would_not_see_the_end_of_is_refused(train_toy, tmp_path):

@@ -55,7 +55,7 @@ def test_a_recorded_step_equals_the_eager_one(train_toy, tmp_path, method, way):
 
 
 class Grouped(Baseline):
-    """Five groups of two optimisers, and a part that stands still; one part joins late."""
+    """Five groups of two optimisers, and a part that stands still, in the second phase another; one joins late."""
 
     phases = (0.5,)
 
@@ -65,8 +65,8 @@ class Grouped(Baseline):
 
     def learning(self):
         return {
-            "backbone.0": Learning(rate=0.0),
-            "backbone.1": Learning(rate=0.5),
+            "backbone.0": Learning(rate=0.5 if self.phase else 0.0),
+            "backbone.1": Learning(rate=0.0 if self.phase else 0.5),
             "backbone.2": Learning(rate=2.0, weight_decay=0.01),
             "late": Learning(rate=3.0, optimiser="adam"),
             "classifier": Learning(rate=0.1, optimiser="adam", weight_decay=0.0),

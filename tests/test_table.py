@@ -227,6 +227,15 @@ def test_an_option_younger_than_a_record_makes_no_row(table_of):
     assert [(row.name, row.targets["mm"].n) for row in table.rows] == [("far", 2)]
 
 
+def test_runs_with_an_option_that_is_gone_are_a_row_that_names_it_and_no_runs_of_a_plan(table_of, tmp_path):
+    old, new = make_run("adda", "mm", 0, 0.5), make_run("adda", "mm", 0, 0.6)
+    del old[0]["config"]["method"]["adversary_rate"]
+    old[0]["config"]["method"]["encoder_weight"] = 0.001
+    assert [row.name for row in table_of(old, new).rows] == ["adda", "adda (method.encoder_weight=0.001)"]
+    table = table_of(old, new, plan=write_plan(tmp_path / "plan.toml", methods=["adda"]))
+    assert [(row.name, row.targets["mm"].mean) for row in table.rows] == [("adda", 60.0)]
+
+
 def test_a_rendered_target_is_starred_and_explained(table_of):
     table = table_of(*(make_run("far", target, 0, 0.5, stand_ins=["syn"]) for target in TARGETS))
     (row,) = as_values(table)["rows"]

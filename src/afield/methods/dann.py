@@ -13,6 +13,9 @@ through the reversal and trains the backbone alone. Their sum has the gradient o
 Differences from the paper:
 - L_d is the mean of two means, over the sources and over the target, as over one balanced batch. The paper's E adds the
   two; at the rates used here, D's reversed gradient then drowned the classes.
+- C is that of the network options, for the digits one linear layer. The paper's for SVHN has two hidden layers
+  (`network.hidden`), before which its D branches off, as here.
+- Rate and schedule are the loop's. The paper's: `training.lr` 0.01 and `training.schedule` "inverse".
 - Several sources are pooled against the target. Without a target (DG), D tells the sources apart, as in later work.
 """
 

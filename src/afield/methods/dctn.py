@@ -5,14 +5,18 @@ A discriminator D_j (source j against target) and a classifier C_j for each sour
     S_j(x) = -log(1 - D_j(f)) + a_j        perplexity of a target image: large where it looks like source j
     p(x)   = sum_j S_j / sum_k S_k  softmax(C_j(f))                    weighted vote
 
-a_j is the mean loss -log D_j over source j: here a running average, kept as a buffer. The paper alternates between
-multi-way adversarial learning, where D_j lowers its loss and the features of the hardest source and of the target are
-trained to leave its D_j undecided (confusion, -(log D + log(1 - D)) / 2), and target-discriminative adaptation, where
-target images that the vote is sure of (p >= 0.9) are learned, with their label, by every C_j and the features.
+a_j, the concentration, is the mean loss -log D_j over source j: here a running average, kept as a buffer. The paper
+alternates between
+
+    multi-way adversarial adaptation        min over D_j     -E_j log D_j - E_t log(1 - D_j)
+                                            min over f       sum_j L(C_j) + confusion by the D_j whose loss is largest
+    target-discriminative adaptation        min over f, C    sum_j L(C_j) + L(C_j, label of p) where p >= 0.9
+
+with the confusion -(log D + log(1 - D)) / 2 of that source's features and the target's: least where D is undecided.
 
 As in the paper, the C_j and the features are first trained on the sources: here for half of the steps, in which the
-D_j learn too, without the features answering, and the target's images pass batch norm. Without that, features of 0,
-which leave every D_j undecided, are what confusion finds.
+D_j learn too, without the features answering, and the target's images pass the backbone's batch norm. Without that,
+features of 0, which leave every D_j undecided, are what confusion finds.
 
 Differences from the paper:
 - Both stages are one descent, in which each loss reaches only the parts that its stage trains. The paper alternates
@@ -21,11 +25,13 @@ Differences from the paper:
 - The labels' loss is a mean over all target images, so that it weighs little while few are believed. As a mean over the
   believed ones it let the first few classes take all.
 - The loop raises the weights of confusion and labels from 0.
-- The losses of the C_j are averaged over the sources, not added, so that classification weighs as much as in other
-  methods.
+- The losses of the C_j are averaged over the N sources, not added, so that classification weighs as much as in other
+  methods. Confusion, which is of one source, is divided by N with them.
+- The optimiser is the loop's (authors: Adam).
 - All sources know all classes: there is no category shift.
-- The authors' code weighs the vote by one number per source. Here, as in the paper, each image has its own weights, so
-  inference keeps the discriminators.
+- The authors' code weighs the vote by one number per source, and its D_j give no probability: their loss is a square,
+  and so is the confusion. Here, as in the paper, both are logarithms, and each image has its own weights, so inference
+  keeps the discriminators.
 """
 
 import math
@@ -46,7 +52,11 @@ class DCTNOptions(MethodOptions):
     """Options of DCTN."""
 
     threshold: float = Field(0.9, ge=0, lt=1, description="probability from which on a vote is believed (paper: 0.9)")
-    confusion_weight: float = Field(1.0, ge=0, description="weight of the hardest source's confusion (paper: 1)")
+    confusion_weight: float | None = Field(
+        None,
+        ge=0,
+        description="weight of the hardest source's confusion; without one, 1 / number of sources (authors)",
+    )
     pseudo_label_weight: float = Field(1.0, ge=0, description="weight of learning the vote's labels (paper: 1)")
     discriminator_width: int = Field(256, ge=1, description="units of the hidden layers of each D_j")
 
@@ -93,12 +103,14 @@ class DCTN(Method):
     def losses_of(self, F: Tensor, batch: Batch) -> Losses:
         """Of each source with the target: classes, D_j's loss, confusion by the hardest D_j, and the vote's labels.
 
-        In phase 0 the classes, and what each D_j can tell of features that do not answer it.
+        In phase 0 the classes of the sources, and what each D_j can tell of features that do not answer it.
         """
         vectors, b = batch.by_domain(self.pool(F)), batch.per_domain
         pairs = [torch.cat((source, vectors[-1])) for source in vectors[:-1]]
-        with self.layout.of((b, False), (b, True)):
-            scores = torch.stack([C(pair) for C, pair in zip(self.classifier, pairs, strict=True)])
+        read = [(b, False), (b, True)][: 1 + self.phase]
+        with self.layout.of(*read):
+            rows = b * len(read)
+            scores = torch.stack([C(pair[:rows]) for C, pair in zip(self.classifier, pairs, strict=True)])
         # D_j's score is the logit of "source j": -log D = softplus(-score), -log(1 - D) = softplus(score).
         told = torch.stack([D(pair.detach()).squeeze(1) for D, pair in zip(self.discriminators, pairs, strict=True)])
         on_source, on_target = softplus(-told[:, :b]).mean(dim=1), softplus(told[:, b:]).mean(dim=1)
@@ -119,8 +131,10 @@ class DCTN(Method):
         with torch.no_grad():
             confidence, labels = self.vote(told[:, b:], scores[:, b:]).exp().max(dim=1)
             believed = (confidence >= self.options.threshold).to(confidence.dtype)
+        given = self.options.confusion_weight
+        weight = 1 / batch.num_sources if given is None else given
         learned = torch.stack([cross_entropy(s, labels, reduction="none") for s in scores[:, b:]]).mean(dim=0)
         return losses | {
-            "confusion": self.options.confusion_weight * confusion.gather(0, hardest).sum(),
+            "confusion": weight * confusion.gather(0, hardest).sum(),
             "pseudo_labels": self.options.pseudo_label_weight * (believed * learned).mean(),
         }

@@ -12,12 +12,14 @@ Target images far from the sources are where F1 and F2 can differ (B); G moves t
 
 Differences from the paper:
 - Several sources are pooled.
-- One optimiser with the loop's rate does all updates, which share its momentum or averages; the authors have an Adam
-  for G and one for F1 and F2.
+- The optimiser is the loop's (authors: Adam at 0.0002). That one does all updates changes nothing: what an update does
+  not train has no gradient, and keeps its momentum.
 - In all updates sources and target pass G together, normalised by the same statistics, and only A's pass moves the
-  running ones. In the authors' code each domain passes alone, for which there is `network.batch_norm`.
-- Classifiers are those of the network options, for the digits one linear layer (authors: two or three).
-- Predictions are averaged; the authors add scores.
+  running ones. In the authors' code each domain passes alone, for which there is `network.batch_norm`, and the target,
+  which passes in B and C, moves them most.
+- Classifiers are those of the network options, for the digits one linear layer (authors: two or three). Fully connected
+  layers within G, which the authors have too, are `network.neck`.
+- Predictions are averaged; the authors add scores, and DASSL keeps F1 alone.
 
 The weight of d is constant in the paper and is not ramped here.
 """

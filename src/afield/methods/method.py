@@ -33,6 +33,8 @@ class Learning:
     """A multiple of `training.lr`, whatever the optimiser; 0: the part stands still, as in evaluation."""
     weight_decay: float | None = None
     optimiser: OptimiserName | None = None
+    betas: tuple[float, float] | None = None
+    """Of adam and adamw."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,8 @@ class Method(nn.Module):
     """Names of the parts that inference does without."""
     phases: ClassVar[tuple[float, ...]] = ()
     """Shares of training, such as (0.5,), at which the method's step begins to be another one; see `phase`. Each phase
-    has the learning rate's schedule and the ramp to itself, and begins without momentum."""
+    has the learning rate's schedule and the ramp to itself, may learn otherwise (`learning`), and begins without
+    momentum."""
     phase: int = 0
     """How many of the `phases` have begun. The loop sets it, before each step. A step may branch on nothing else that
     changes from step to step, since it may have been recorded."""
@@ -95,8 +98,9 @@ class Method(nn.Module):
     def learning(self) -> Mapping[str, Learning]:
         """How parts learn that do not learn as the config says, by the part's name, such as "discriminator".
 
-        Of parts within parts the smallest counts: "classifier.2" before "classifier". The loop asks once, before
-        training; what asks for no gradient then never learns.
+        Of parts within parts the smallest counts: "classifier.2" before "classifier". The loop asks at the start of
+        every phase, of which `phase` is then the number, and before training for all of them. What a method itself
+        has told to ask for no gradient never learns.
         """
         return {}
 

@@ -3,7 +3,7 @@
 from afield.config.network import DIGIT_NETWORK, NetworkOptions
 from afield.networks.adversarial import Discriminator, reverse_gradient
 from afield.networks.backbones import bare_backbones, build_backbone, check_backbone, map_shape, normalisation
-from afield.networks.batch_norm import Layout, arrange_batch_norm, hold_still
+from afield.networks.batch_norm import Layout, arrange_batch_norm, hold_still, let_go, stands_still
 from afield.networks.ensemble import Ensemble, mean_prediction
 from afield.networks.gates import (
     ChannelGate,
@@ -36,9 +36,11 @@ __all__ = [
     "check_backbone",
     "classify_all",
     "hold_still",
+    "let_go",
     "map_shape",
     "mean_prediction",
     "normalisation",
     "reverse_gradient",
     "run_aside",
+    "stands_still",
 ]

@@ -83,6 +83,16 @@ def hold_still(part: nn.Module) -> None:
     setattr(part, "train", _Still(part))  # noqa: B010
 
 
+def stands_still(part: nn.Module) -> bool:
+    """Whether a part is held still."""
+    return "train" in vars(part)
+
+
+def let_go(part: nn.Module) -> None:
+    """Undo `hold_still`: the part follows again when the network is set to training."""
+    delattr(part, "train")
+
+
 class _Still:
     """What a part does that is told to train and must not."""
 

@@ -283,11 +283,11 @@ class Loop:
         self.saved_step, self.seconds = checkpoint.step, state["seconds"]
         self.method.load_state_dict(state["model"])
         own = [state, *state["others"]][self.fabric.global_rank]
-        optimisers = optimiser_state(state["optimiser"], dict(self.method.named_parameters()))
-        self.training.restore(optimisers, state["loss_names"], own["loss_sums"])
         self.stream.load_state_dict(own["stream"])
         if self.stream.step != checkpoint.step * self.options.accumulate:
             raise ValueError(f"the stream stands at batch {self.stream.step}, the checkpoint at step {checkpoint.step}")
+        optimisers = optimiser_state(state["optimiser"], dict(self.method.named_parameters()))
+        self.training.restore(optimisers, state["loss_names"], own["loss_sums"])
         restore_generators(own["generators"], self.device)
 
 

@@ -6,7 +6,7 @@ operations on the device alone, which a CUDA graph can hold.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 import torch
 from torch import Tensor, nn
@@ -14,46 +14,60 @@ from torch import Tensor, nn
 from afield.config.training import OptimiserName, TrainingOptions
 from afield.errors import AfieldError, unknown
 from afield.methods import Learning, Method
-from afield.networks import bare_backbones, hold_still
+from afield.networks import bare_backbones, hold_still, let_go, stands_still
 
-Kind = tuple[OptimiserName, float, float]
-"""What the parameters of a group have in common: optimiser, multiple of the learning rate, and weight decay."""
 State = dict[str, dict[str, Tensor]]
 """What optimisers remember of every parameter, by its name."""
 
 
-class Optimisers:
-    """The parameters of a method that learn, in groups, and what their optimisers remember.
+class Kind(NamedTuple):
+    """What the parameters of a group have in common."""
 
-    Those learn that ask for a gradient when training begins and have a rate above 0; all others ask for none from then
-    on. `pretrained` says that the backbone starts from weights that someone has trained, and `recorded` that descents
-    are to become part of a CUDA graph.
+    optimiser: OptimiserName
+    rate: float
+    """A multiple of the learning rate."""
+    weight_decay: float
+    betas: tuple[float, float] | None
+    """None where the optimiser has none."""
+
+
+class Optimisers:
+    """The parameters of a method that learn in its present phase, in groups, and what their optimisers remember.
+
+    Those learn that ask for a gradient and have a rate above 0. What has a rate of 0 asks for none, and stands still,
+    until `let_go`. `pretrained` says that the backbone starts from weights that someone has trained, and `recorded`
+    that descents are to become part of a CUDA graph.
     """
 
     def __init__(
         self, method: Method, options: TrainingOptions, device: torch.device, *, pretrained: bool, recorded: bool
     ) -> None:
         kinds = kinds_of(method, options, pretrained)
-        self.still = any(rate == 0 for _, rate, _ in kinds.values())
+        self.still = any(kind.rate == 0 for kind in kinds.values())
         """Whether a rate of 0 keeps something from learning."""
-        still = {parameter for name, parameter in method.named_parameters() if kinds[name][1] == 0}
-        for parameter in still:
+        still = {parameter for name, parameter in method.named_parameters() if kinds[name].rate == 0}
+        # What never learns, and what stands still by the network's options, is not this phase's to let go.
+        self._stilled = [parameter for parameter in still if parameter.requires_grad]
+        for parameter in self._stilled:
             parameter.requires_grad_(False)
+        self._held: list[nn.Module] = []
         for part in method.modules():
             own = set(part.parameters())
-            if own and own <= still:
+            if own and own <= still and not stands_still(part):
                 hold_still(part)
+                self._held.append(part)
         self.parameters = {name: p for name, p in method.named_parameters() if p.requires_grad}
         if not self.parameters:
             raise AfieldError(f"nothing of method {type(method).__name__} learns: the rates of all its parts are 0")
         together = list(dict.fromkeys(kinds[name] for name in self.parameters))
-        self.multiples = torch.tensor([rate for _, rate, _ in together], dtype=torch.float32, device=device)
+        self.multiples = torch.tensor([kind.rate for kind in together], dtype=torch.float32, device=device)
         self.rates = torch.zeros_like(self.multiples)
         """The learning rate of each group, which holds a view of it."""
         groups: dict[OptimiserName, list[dict[str, Any]]] = {}
         for kind, lr in zip(together, self.rates, strict=True):
             members = [parameter for name, parameter in self.parameters.items() if kinds[name] == kind]
-            groups.setdefault(kind[0], []).append({"params": members, "lr": lr, "weight_decay": kind[2]})
+            group = {"params": members, "lr": lr, "weight_decay": kind.weight_decay}
+            groups.setdefault(kind.optimiser, []).append(group | ({"betas": kind.betas} if kind.betas else {}))
         self.all = [make_optimiser(name, of_one, options, recorded) for name, of_one in groups.items()]
         for optimiser in self.all:
             # They would make their state when a parameter first has a gradient, which may be late. But a recorded step
@@ -70,11 +84,12 @@ class Optimisers:
         for optimiser in self.all:
             optimiser.step()
 
-    def forget(self) -> None:
-        """Set all momentum, all averages and all counts of updates to 0."""
-        for state in self._states().values():
-            for value in state.values():
-                value.zero_()
+    def let_go(self) -> None:
+        """Let what stands still in this phase learn in the next, which has optimisers of its own."""
+        for parameter in self._stilled:
+            parameter.requires_grad_(True)
+        for part in self._held:
+            let_go(part)
 
     def state_dict(self) -> State:
         """What the optimisers remember, by the names of parameters, so that it does not depend on groups."""
@@ -113,7 +128,8 @@ def kinds_of(method: Method, options: TrainingOptions, pretrained: bool) -> dict
         learning = learning_of(names[parameter], declared)
         rate = learning.rate * (options.pretrained_rate if parameter in trained else 1)
         decay = options.weight_decay if learning.weight_decay is None else learning.weight_decay
-        kinds[name] = (learning.optimiser or options.optimiser, rate, decay)
+        optimiser = learning.optimiser or options.optimiser
+        kinds[name] = Kind(optimiser, rate, decay, None if optimiser == "sgd" else learning.betas or options.betas)
     return kinds
 
 
@@ -141,6 +157,8 @@ def check_parts(method: Method, declared: Mapping[str, Learning]) -> None:
             )
         if learning.rate < 0 or (learning.weight_decay or 0) < 0:
             raise AfieldError(f"method {name} declares a rate or weight decay below 0 for its part '{part}'")
+        if not all(0 <= beta < 1 for beta in learning.betas or ()):
+            raise AfieldError(f"method {name} declares betas that are not between 0 and 1 for its part '{part}'")
         if learning.optimiser and learning.optimiser not in get_args(OptimiserName):
             raise unknown(f"optimiser of part '{part}' of method {name}", learning.optimiser, get_args(OptimiserName))
 
@@ -153,9 +171,9 @@ def make_optimiser(
         case "sgd":
             return torch.optim.SGD(groups, momentum=options.momentum, nesterov=options.nesterov, fused=True)
         case "adam":
-            return torch.optim.Adam(groups, betas=options.betas, capturable=recorded, fused=True)
+            return torch.optim.Adam(groups, capturable=recorded, fused=True)
         case "adamw":
-            return torch.optim.AdamW(groups, betas=options.betas, capturable=recorded, fused=True)
+            return torch.optim.AdamW(groups, capturable=recorded, fused=True)
 
 
 def fresh_state(group: Mapping[str, Any], parameter: nn.Parameter) -> dict[str, Tensor]:

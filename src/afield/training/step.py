@@ -46,7 +46,12 @@ class TrainingStep:
         check_schedule(options, method.phases)
         self.rates = RateTable(options, method.phases, self.device)
         self.weight = torch.zeros((), device=self.device)
-        self.optimisers = Optimisers(method, options, self.device, pretrained=pretrained, recorded=self.recorded)
+        self.pretrained = pretrained
+        for phase in reversed(range(1 + len(method.phases))):  # all of them, so that what cannot be is found at once
+            method.phase = phase
+            self.optimisers = self._make_optimisers()
+            if phase:
+                self.optimisers.let_go()
         if kind == "compiled":
             compile_losses(method)
         self.names: list[str] = []
@@ -64,11 +69,7 @@ class TrainingStep:
     def __call__(self) -> None:
         """Take the next step. Afterwards `losses` holds its losses, until the one after it."""
         step = self.taken
-        phase, done, _ = within_phase(self.options, step, self.method.phases)
-        if phase != self.method.phase:
-            self.method.phase, self.graph, self.eager_from = phase, None, None
-            if done == 0:  # the phase begins with this step; otherwise a resumed run goes on within it
-                self.optimisers.forget()  # it has other losses than the one before
+        self._enter_phase(step)
         if self.eager_from is None:
             self.eager_from = step
         self.rates.prepare(step)
@@ -101,10 +102,25 @@ class TrainingStep:
         return {name: value / steps for name, value in zip(self.names, sums, strict=True)}
 
     def restore(self, optimisers: State, names: list[str], sums: Tensor) -> None:
-        """Go on where these stood. The method and the stream, which counts the steps, restore their own states."""
+        """Go on where these stood. The method and the stream, which counts the steps, have restored their own states.
+
+        If the next step begins a phase, these are still the optimisers of the phase before.
+        """
+        self._enter_phase(max(self.taken - 1, 0))
         self.optimisers.load_state_dict(optimisers)
         self.rates.restart()
         self.names, self.sums = names, sums.to(self.device)
+
+    def _make_optimisers(self) -> Optimisers:
+        return Optimisers(self.method, self.options, self.device, pretrained=self.pretrained, recorded=self.recorded)
+
+    def _enter_phase(self, step: int) -> None:
+        """If a step is of another phase: what learns, and how, is asked anew, and nothing of the last is remembered."""
+        phase, _, _ = within_phase(self.options, step, self.method.phases)
+        if phase != self.method.phase:
+            self.optimisers.let_go()
+            self.method.phase, self.graph, self.eager_from = phase, None, None
+            self.optimisers = self._make_optimisers()
 
     def _step(self) -> None:
         rates = self.rates.take()
