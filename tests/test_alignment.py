@@ -100,7 +100,7 @@ def test_the_adversary_learns_domains_and_the_features_unlearn_them(target):
 
 def learned_counts(shares, per_domain=100, target=True, batches=400):
     """What images count, after many batches whose domains have these shares of the classes."""
-    align = make_alignment()
+    align = make_alignment(equal_shares=True)
     labels = torch.cat([torch.repeat_interleave(torch.arange(CLASSES), torch.tensor(of_one)) for of_one in shares])
     batch = batch_of(labels[: SOURCES * per_domain], per_domain, target)
     scores = 100 * one_hot(labels, CLASSES).double()

@@ -3,9 +3,9 @@
 Each reads one vector per image. The first two read its direction alone, so that their weight means the same whatever
 the number and the scale of the features, and shrinking a feature gains nothing.
 
-Domains need not have their classes in equal shares, and aligning all images would then move images of one class to
-another. So in the first, images count such that every class has the same share in all domains. The shares of a source
-are those of its labels, the target's those of what C says of it, both as running averages.
+Domains need not have their classes in equal shares, and aligning all images then moves images of one class to another.
+With `equal_shares`, the adversary weighs images so that every class has the same share in all domains. The shares of a
+source are those of its labels, the target's those of what C says of it, both as running averages.
 """
 
 from typing import Literal
@@ -36,9 +36,9 @@ class AlignmentOptions(MethodOptions):
         "directions, or those of the features, whose weight then depends on the network (paper: moments)",
     )
     equal_shares: bool = Field(
-        True,
-        description="the adversary weighs images so that a class has one share in all domains; else domains with other "
-        "shares cannot be aligned without error (paper: no)",
+        False,
+        description="the adversary weighs images so that a class has one share in all domains: where the shares differ, "
+        "domains cannot be aligned without error (paper: no)",
     )
     align_weight: float = Field(1.0, ge=0, description="weight of the alignment (paper: 0.5, of its moments)")
     projected_gate: bool = Field(

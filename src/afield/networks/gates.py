@@ -11,7 +11,7 @@ from afield.precision import exact_mean, in_float32
 GateKind = Literal["both", "channel", "spatial"]
 Size = tuple[int, int]
 MOST_POSITIONS = 64
-FLOOR = 0.05
+FLOOR = 1e-3
 SMALLEST = 1e-12
 
 
@@ -163,8 +163,8 @@ class GatedSelection(nn.Module):
         A = s (gate(F) + floor) F   with   <A, F> = |F|^2,   so that   A = F + something orthogonal   and   |A| >= |F|
 
     The gate then moves weight between the features that an image has. It cannot close, and weight on a feature that is
-    0 keeps nothing open. The floor, a twentieth of an open gate, is for gates that are 0 in floating point wherever the
-    image has a feature; and s is at most 1 / floor.
+    0 keeps nothing open. The floor, a thousandth of an open gate, is for gates that are 0 in floating point wherever the
+    image has a feature.
     """
 
     def __init__(self, gate: Gate, projected: bool = False) -> None:
