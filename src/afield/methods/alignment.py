@@ -37,7 +37,7 @@ class AlignmentOptions(MethodOptions):
     )
     equal_shares: bool = Field(
         False,
-        description="the adversary weighs images so that a class has one share in all domains: where the shares differ, "
+        description="the adversary weighs images so that a class has one share in all domains: where shares differ, "
         "domains cannot be aligned without error (paper: no)",
     )
     align_weight: float = Field(1.0, ge=0, description="weight of the alignment (paper: 0.5, of its moments)")

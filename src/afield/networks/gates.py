@@ -163,8 +163,8 @@ class GatedSelection(nn.Module):
         A = s (gate(F) + floor) F   with   <A, F> = |F|^2,   so that   A = F + something orthogonal   and   |A| >= |F|
 
     The gate then moves weight between the features that an image has. It cannot close, and weight on a feature that is
-    0 keeps nothing open. The floor, a thousandth of an open gate, is for gates that are 0 in floating point wherever the
-    image has a feature.
+    0 keeps nothing open. The floor, a thousandth of an open gate, is for a gate that is 0 in floating point wherever
+    the image has a feature.
     """
 
     def __init__(self, gate: Gate, projected: bool = False) -> None:
