@@ -1,6 +1,6 @@
 """What a benchmark's runs cost: seconds per run, and milliseconds of the machine per step.
 
-    python benchmarks/bench_time.py 8 results/digit5 plans/digit5.toml plans/digit5-methods.toml
+    python benchmarks/bench_time.py 8 results/digit5 plans/digit5-paper.toml
 
 From the number of processes that shared the machine, records and the plans whose runs to look at. Seconds are means
 over runs. The milliseconds are those of a run divided by its steps and by the processes: evaluations, checkpoints and

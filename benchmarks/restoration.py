@@ -1,6 +1,6 @@
 """What restoration does: accuracy from F, A, A + R+ and A + R-, and what the gates let through, from records.
 
-    python benchmarks/restoration.py results/digit5 plans/digit5.toml
+    python benchmarks/restoration.py results/digit5 plans/digit5-paper.toml
 
 One row for each label of the plan whose runs record it: means over runs, on the target, at the end of training. `kept`
 is FA's share of F and `restored` FR's share of R; of the latter the largest of all runs, too.

@@ -12,6 +12,7 @@ from afield.losses import direction_distance
 from afield.methods.alignment import LARGEST_WEIGHT, Alignment, AlignmentOptions, select_by_gate
 from afield.methods.dann import domain_loss
 from afield.methods.method import Shape
+from afield.networks import Pool
 from support.comparing import same
 
 SOURCES, CLASSES, CHANNELS = 3, 4, 6
@@ -153,3 +154,32 @@ def test_a_gate_that_learns_from_alignment_alone_does_not_close(alignment, shape
     assert kept(alignment, projected=True) > 1 / 3
     if alignment == "moments":
         assert kept(alignment, projected=False) < 1 / 3
+
+
+def pulled(align, strength, target=True):
+    """The gradients of alignment by its vectors, in two steps; C's losses pull at f with a known strength."""
+    batch, pool = random_batch(target=target), Pool("average2x2", (CHANNELS, 4, 4))
+    found = []
+    for _ in range(2):
+        vectors, f = vectors_of(batch).requires_grad_(), torch.zeros(1, 4, requires_grad=True)
+        losses = align(vectors, torch.zeros(len(vectors), CLASSES), batch)
+        (strength * align.watch(f, pool)).sum().backward()
+        found.append(torch.autograd.grad(losses["align"], vectors)[0])
+    return found
+
+
+@pytest.mark.parametrize("alignment", ["adversary", "directions"])
+def test_alignment_pulls_no_harder_than_the_losses_of_the_classifier(alignment):
+    free, limited = pulled(make_alignment(alignment=alignment), strength=1e-4)
+    # The gradient by f, of four values in four cells, has twice the strength; by the map it is as long as one by the
+    # map's mean that is twice as long. C is as sure as if it guessed, averaged over the two steps.
+    sureness = (1 - 0.9**2) / CLASSES
+    assert limited.norm().item() == pytest.approx(sureness * 2 * 2e-4, rel=1e-4)
+    same(limited / limited.norm(), free / free.norm())
+
+
+@pytest.mark.parametrize(("alignment", "limit"), [("adversary", 0.0), ("moments", 1.0), ("adversary", 1.0)])
+def test_alignment_is_free_without_a_limit_as_the_papers_moments_and_where_it_pulls_less(alignment, limit):
+    strength = 1e-4 if limit == 0 or alignment == "moments" else 1e4
+    options = {"alignment": alignment, "pull_limit": limit, "equal_shares": False}
+    same(*pulled(make_alignment(**options), strength))

@@ -424,7 +424,10 @@ def test_a_shell_completes_names(words, expected):
 
 
 def test_names_that_a_terminal_cannot_show_are_escaped():
-    for words in (["table", ROOT / "results/digits", "--plan", ROOT / "plans/digits.toml"], ["data", "show", "digits"]):
+    for words in (
+        ["table", ROOT / "results/digit5", "--plan", ROOT / "plans/digit5-paper.toml"],
+        ["data", "show", "digits"],
+    ):
         command = [*COMMAND, *map(str, words)]
         done = subprocess.run(command, capture_output=True, env=ENVIRONMENT | {"PYTHONIOENCODING": "ascii"})
         assert (done.returncode, done.stderr) == (0, b"")

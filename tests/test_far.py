@@ -147,6 +147,7 @@ def test_the_papers_preset_sets_every_option_to_the_papers():
     assert build("far-paper").options.model_dump() == {
         "alignment": "moments",
         "equal_shares": False,
+        "pull_limit": 0.0,
         "align_weight": 0.5,
         "dre_weight": 0.1,
         "consistency_weight": 100.0,

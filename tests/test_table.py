@@ -24,7 +24,7 @@ from afield.results.settings import unusual_settings
 from afield.results.show import as_markdown, as_text, as_values
 from afield.results.table import make_table
 
-TARGETS = find_protocol("digit5/dassl").targets
+TARGETS = find_protocol("digit5/small").targets
 PAPER = [
     "baseline", "baseline-align", "baseline-att-align", "far", "far-without-dre", "far-without-dre-plus",
     "far-without-dre-minus", "far-conv", "far-channel-gate", "far-spatial-gate", "far-without-ranking",
@@ -32,7 +32,7 @@ PAPER = [
 ]  # fmt: skip
 
 
-def make_run(method, target, seed, *accuracies, label=None, protocol="digit5/dassl", settings=None, **about):
+def make_run(method, target, seed, *accuracies, label=None, protocol="digit5/small", settings=None, **about):
     """A run's records; each accuracy (0 to 1) is an evaluation: of the target, or a pair of source and target."""
     data = find_protocol(protocol).data if protocol else "digits"
     layers = [{section: {key: value}} for (section, key), value in (settings or {}).items()]
@@ -81,7 +81,7 @@ def test_mean_deviation_and_count_are_those_of_the_runs_and_the_average_is_taken
     runs.append(make_run("far", "mm", 7, 0.99))
     values = as_values(table_of(*runs))
     assert values.keys() == {"protocol", "selector", "rows"}
-    assert (values["protocol"], values["selector"]) == ("digit5/dassl", "last")
+    assert (values["protocol"], values["selector"]) == ("digit5/small", "last")
     (row,) = values["rows"]
     assert row.keys() == {"method", "targets", "average", "published"}
     assert list(row["targets"]) == list(TARGETS)
@@ -293,11 +293,11 @@ def test_a_run_that_has_not_ended_does_not_count(table_of):
 def test_records_that_cannot_be_compared_are_refused(table_of):
     far = make_run("far", "mm", 0, 0.5)
     embedded = make_run("far", "uci", 0, 0.4, protocol="digits/embedded")
-    with pytest.raises(AfieldError, match="several protocols: digit5/dassl, digits/embedded; choose one with protocol"):
+    with pytest.raises(AfieldError, match="several protocols: digit5/small, digits/embedded; choose one with protocol"):
         table_of(far, embedded)
     assert table_of(far, embedded, protocol="digits/embedded").rows[0].targets["uci"].mean == 40.0
-    with pytest.raises(AfieldError, match="did you mean 'digit5/dassl'"):
-        table_of(far, embedded, protocol="digit5/dasl")
+    with pytest.raises(AfieldError, match="did you mean 'digit5/small'"):
+        table_of(far, embedded, protocol="digit5/smal")
     with pytest.raises(AfieldError, match="different images of the data set"):
         table_of(far, make_run("far", "mt", 0, 0.5, checksum="decaf"))
     with pytest.raises(AfieldError, match="different versions of the protocol"):
@@ -348,15 +348,15 @@ def test_thirteen_rows_of_three_seeds_fit_a_terminal_of_120_columns(table_of):
 def test_protocols_are_what_their_data_sets_have():
     embedded = find_protocol("digits/embedded")
     assert (embedded.data, embedded.targets) == ("digits", ("mnist", "photo", "uci", "fonts", "street"))
-    dassl = protocols()["digit5/dassl"]
+    dassl = protocols()["digit5/small"]
     assert (dassl.task, dassl.targets) == ("uda", ("mm", "mt", "up", "sv", "syn"))
     (job,) = plan_jobs(PlanFile(protocol="pairs/sv-mt", methods=("dann",), seeds=(0,)))
     assert (job.config.task.sources, job.target) == (("sv",), "mt"), "a protocol may name its sources"
     assert not unusual_settings(job.config.as_dict(), protocols()["pairs/sv-mt"]), "which are then nothing unusual"
     recipe = resolve({"data": {"name": "digit5"}, "task": {"target": "mm"}})
     assert (recipe.training.steps, recipe.training.batch_size, recipe.training.precision) == (11700, 64, "bf16")
-    with pytest.raises(AfieldError, match="unknown protocol 'digit5/dasl'; did you mean 'digit5/dassl'"):
-        find_protocol("digit5/dasl")
+    with pytest.raises(AfieldError, match="unknown protocol 'digit5/smal'; did you mean 'digit5/small'"):
+        find_protocol("digit5/smal")
 
 
 @pytest.fixture
@@ -385,7 +385,7 @@ def test_the_command_prints_json_markdown_and_text(command):
     assert "`far` over `control, of a kind`: +10.0 ± 0.0 (standard error), ahead in 2 of 2" in out
     code, out, _ = command()
     assert code == 0
-    assert "digit5/dassl, selector last" in out
+    assert "digit5/small, selector last" in out
     assert "control, of a kind" in out
 
 
@@ -407,7 +407,7 @@ def test_chosen_rows_stand_alone_in_the_tables_order_and_may_be_compared_with_ot
         (["--selector", "oracle"], "never chosen by 'oracle'"),
         (["--compare", "far"], "two rows"),
         (["--json", "--markdown"], "--json cannot be combined"),
-        (["--protocol", "digit5"], "did you mean 'digit5/dassl'"),
+        (["--protocol", "digit5"], "did you mean 'digit5/small'"),
         (["nowhere"], "cannot read records nowhere"),
     ],
 )
@@ -421,7 +421,7 @@ def test_the_command_refuses_in_one_line(command, words, part):
 
 
 def write_plan(path, **content):
-    path.write_text(tomli_w.dumps({"protocol": "digit5/dassl", "methods": ["far"], "seeds": [0], **content}), "utf-8")
+    path.write_text(tomli_w.dumps({"protocol": "digit5/small", "methods": ["far"], "seeds": [0], **content}), "utf-8")
     return path
 
 
@@ -448,7 +448,7 @@ def test_a_plan_says_what_the_average_is_over_and_in_which_order_rows_stand(tabl
         markdown = as_markdown(table, [])
         assert ("average" in markdown) == averaged, "of one target there is none"
         assert len({line.count("|") for line in markdown.splitlines() if line.startswith("|")}) == 1
-        assert "digit5/dassl, selector last" in shown(table)[0], "on one line, however few the columns"
+        assert "digit5/small, selector last" in shown(table)[0], "on one line, however few the columns"
         assert "seed: `far` over `mme`: +0.0" in as_markdown(table, [table.compare("far", "mme")])
 
 
@@ -457,4 +457,4 @@ def test_records_without_a_run_of_the_plan_are_no_table_of_it(table_of, tmp_path
     with pytest.raises(AfieldError, match="no run of the plan"):
         table_of(make_run("far", "mm", 1, 0.5), plan=plan)
     with pytest.raises(AfieldError, match="plan and protocol cannot both be given"):
-        table_of(make_run("far", "mm", 0, 0.5), plan=plan, protocol="digit5/dassl")
+        table_of(make_run("far", "mm", 0, 0.5), plan=plan, protocol="digit5/small")

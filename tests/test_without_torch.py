@@ -42,8 +42,8 @@ def call(*words):
         ["config"],
         ["config", "--method", "dann", "--data", "digit5", "--target", "mm", "--backbone", "resnet18", "--pretrained"],
         ["data"],
-        ["table", "results/digits", "--plan", "plans/digits.toml"],
-        ["table", "results/digits", "--protocol", "digits/embedded", "--markdown"],
+        ["table", "results/digit5", "--plan", "plans/digit5-paper.toml"],
+        ["table", "results/digit5", "--protocol", "digit5/paper", "--markdown"],
     ],
     ids=" ".join,
 )

@@ -189,7 +189,7 @@ def predict(
         print(f"skipped {len(skipped)} unreadable: {', '.join(map(str, skipped))}", file=sys.stderr)
 
 
-@app.command(epilog="Example: afield bench plans/digits-dg.toml --out results/digits")
+@app.command(epilog="Example: afield bench plans/digits.toml --out runs/digits")
 def bench(
     plan: Annotated[Path, typer.Argument(help="A TOML file: protocol, methods, seeds.")],
     folder: Annotated[Path, typer.Option("--out", help="Folder for the records; several plans may share one.")],
@@ -208,7 +208,7 @@ def bench(
         raise typer.Exit(1)
 
 
-@app.command(epilog="Example: afield table results/digits --plan plans/digits-dg.toml --compare far,baseline")
+@app.command(epilog="Example: afield table runs/digits --plan plans/digits.toml --compare far,baseline")
 def table(
     records: Annotated[list[Path], typer.Argument(help="Files of records, or folders with one.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,

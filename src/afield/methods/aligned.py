@@ -45,7 +45,7 @@ class Aligned(Method):
     def losses_of(self, F: Tensor, batch: Batch) -> Losses:
         """Cross-entropy over the sources, alignment of all domains of the batch."""
         features = self.selected(F)
-        scores = self.classifier(self.pool(features))
+        scores = self.classifier(self.alignment.watch(self.pool(features), self.pool))
         losses = {"classification": cross_entropy(batch.split(scores)[0], batch.labels)}
         losses |= self.alignment(exact_mean(features, 2, 3), scores, batch)
         return losses

@@ -3,11 +3,16 @@
 Each reads one vector per image. The first two read its direction alone, so that their weight means the same whatever
 the number and the scale of the features, and shrinking a feature gains nothing.
 
+No network learns to classify while it is pulled apart by alignment: on a small one an adversary at weight 1 stops all
+learning within the first steps, on a deep one it does not. So the first two may pull no harder at a feature than the
+losses of the classifier do, and less while it is still unsure of the labels (`pull_limit`).
+
 Domains need not have their classes in equal shares, and aligning all images then moves images of one class to another.
 With `equal_shares`, the adversary weighs images so that every class has the same share in all domains. The shares of a
 source are those of its labels, the target's those of what C says of it, both as running averages.
 """
 
+import math
 from typing import Literal
 
 import torch
@@ -18,7 +23,8 @@ from torch.nn.functional import normalize, one_hot
 from afield import Batch, Losses, MethodOptions, Shape
 from afield.losses import direction_distance, moment_distance
 from afield.methods.dann import domain_loss
-from afield.networks import Discriminator, Gate, GatedSelection, GateKind, reverse_gradient, run_aside
+from afield.networks import Discriminator, Gate, GatedSelection, GateKind, Pool, reverse_gradient, run_aside
+from afield.networks.pulls import STEPS_AVERAGED, limit_pull, measure_pull
 from afield.precision import at_least_float32
 
 HIDDEN = 1024
@@ -41,6 +47,12 @@ class AlignmentOptions(MethodOptions):
         "domains cannot be aligned without error (paper: no)",
     )
     align_weight: float = Field(1.0, ge=0, description="weight of the alignment (paper: 0.5, of its moments)")
+    pull_limit: float = Field(
+        1.0,
+        ge=0,
+        description="how hard alignment may pull at a feature, as a multiple of how hard the losses of C do, times the "
+        "probability that C gives to the labels; 0: no limit (paper: none)",
+    )
     projected_gate: bool = Field(
         True,
         description="A is scaled so that its projection on F is F; a plain gate closes, since A = 0 is aligned "
@@ -53,9 +65,13 @@ class Alignment(nn.Module):
     """L_align of vectors (images, channels), and the loss of the discriminator where there is one."""
 
     shares: Tensor
+    pull: Tensor
+    sureness: Tensor
 
     def __init__(self, options: AlignmentOptions, channels: int, shape: Shape) -> None:
         super().__init__()
+        self.register_buffer("pull", torch.zeros(()))
+        self.register_buffer("sureness", torch.zeros(()))
         self.options, classes = options, shape.num_classes
         adversary = options.alignment == "adversary"
         self.discriminator = Discriminator(channels, HIDDEN, max(2, shape.num_sources)) if adversary else None
@@ -65,6 +81,8 @@ class Alignment(nn.Module):
     def forward(self, vectors: Tensor, scores: Tensor, batch: Batch) -> Losses:
         """`align`, weighted, into the vectors alone; `domain` into the discriminator alone. `scores` are C's."""
         options = self.options
+        if options.pull_limit and options.alignment != "moments":
+            vectors = limit_pull(vectors, self.limit(scores.detach(), batch))
         if self.discriminator is None:
             distance = direction_distance if options.alignment == "directions" else moment_distance
             return {"align": options.align_weight * distance(batch.by_domain(vectors), batch.has_target)}
@@ -76,6 +94,21 @@ class Alignment(nn.Module):
             "align": domain_loss(fooled, batch, counts),
             "domain": domain_loss(self.discriminator(directions.detach()), batch, counts),
         }
+
+    def watch(self, f: Tensor, pool: Pool) -> Tensor:
+        """f, the pooled feature that C reads: how hard C's losses pull at it will be known after a backward pass."""
+        # The gradient by a map is that by the pooled cells, divided by the cells' sizes; that of `forward` is by the
+        # mean of the whole map. The factor makes their lengths on the map comparable.
+        rows, columns = pool.grid
+        return measure_pull(f, self.pull, (rows * columns) ** 0.5) if self.options.pull_limit else f
+
+    def limit(self, scores: Tensor, batch: Batch) -> Tensor:
+        """What the gradient by the vectors may be; no limit before C's pull is known."""
+        said = batch.split(at_least_float32(scores).softmax(dim=1))[0]
+        right = said.gather(1, batch.labels[:, None]).mean()
+        self.sureness.lerp_(right.to(self.sureness.dtype), 1 / STEPS_AVERAGED)
+        limit = self.options.pull_limit * self.sureness * self.pull
+        return torch.where(self.pull > 0, limit, math.inf)
 
     def counts(self, scores: Tensor, batch: Batch) -> Tensor:
         """How much each image counts: its classes' share in all domains, divided by their share in its own."""

@@ -135,6 +135,7 @@ class FAR(Method):
         """All that the losses read."""
         A, whole = self.fa(F), self.pool(F)
         f_plus, f, f_minus = self.vectors(F, A, whole)
+        f_plus = self.alignment.watch(f_plus, self.pool)
         return Seen(whole, exact_mean(A, 2, 3), f_plus, *classify_all(self.classifier, f_plus, f, f_minus))
 
     def losses_seen(self, seen: Seen, F: Tensor, batch: Batch) -> Losses:
