@@ -1,9 +1,9 @@
 """What restoration does: accuracy from F, A, A + R+ and A + R-, and what the gates let through, from records.
 
-    python benchmarks/restoration.py results/digit5 plans/digit5-paper.toml
+    python benchmarks/restoration.py results/digit5 [plans/digit5-paper.toml]
 
-One row for each label of the plan whose runs record it: means over runs, on the target, at the end of training. `kept`
-is FA's share of F and `restored` FR's share of R; of the latter the largest of all runs, too.
+One row for each label, or each of a plan, whose runs record it: means over runs, on the target, at the end of training.
+`kept` is FA's share of F and `restored` FR's share of R; of the latter the largest of all runs, too.
 """
 
 import sys
@@ -19,10 +19,10 @@ from afield.results.records import evaluations
 VIEWS = ("F", "A", "A+R+", "A+R-")
 
 
-def table(records: Path, plan: Path) -> str:
+def table(records: Path, plan: Path | None = None) -> str:
     """The table in Markdown."""
-    ends = defaultdict(list)
-    for run in of_plan(runs_at(records), read_plan_file(plan)):
+    ends, runs = defaultdict(list), runs_at(records)
+    for run in of_plan(runs, read_plan_file(plan)) if plan else runs:
         (end,) = evaluations(run)[-1]["target"].values()
         if "restored" in end.get("gates", {}):
             ends[run[0]["label"]].append(end)
@@ -37,7 +37,7 @@ def table(records: Path, plan: Path) -> str:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 3:
+    if len(sys.argv) not in (2, 3):
         sys.exit(__doc__)
     try:
         print(table(*map(Path, sys.argv[1:])))

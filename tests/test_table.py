@@ -201,10 +201,10 @@ def test_runs_with_other_settings_are_rows_that_name_them(table_of):
 def test_one_label_for_two_things_is_two_rows(table_of):
     runs = [
         make_run("far", "mm", seed, 0.1 * weight, settings={("method", "align_weight"): weight}, label="mine")
-        for weight in (1.0, 2.0) for seed in (0, 1)
+        for weight in (2.0, 3.0) for seed in (0, 1)
     ]  # fmt: skip
     rows = table_of(*runs, make_run("far", "mm", 0, 0.5)).rows
-    assert [row.name for row in rows] == ["far", "mine (method.align_weight=1)", "mine (method.align_weight=2)"]
+    assert [row.name for row in rows] == ["far", "mine (method.align_weight=2)", "mine (method.align_weight=3)"]
 
 
 def test_settings_that_all_rows_share_are_named_once_under_the_table(table_of):
