@@ -57,7 +57,7 @@ def test_the_distance_of_directions_knows_neither_scale_nor_number_of_features(h
     assert distance < 2 * 2 * (1 + has_target)
 
 
-@pytest.mark.parametrize("alignment", ["adversary", "directions"])
+@pytest.mark.parametrize("alignment", ["both", "adversary", "directions"])
 def test_no_feature_can_shrink_away_from_its_alignment(alignment):
     """The gradient is orthogonal to each vector, so that its length is nothing to descend in."""
     batch, align = random_batch(), make_alignment(alignment=alignment, equal_shares=False)
@@ -80,7 +80,7 @@ def test_the_moments_of_the_paper_grow_with_the_features():
 @pytest.mark.parametrize("target", [True, False], ids=["uda", "dg"])
 def test_the_adversary_learns_domains_and_the_features_unlearn_them(target):
     batch = random_batch(target=target)
-    align = make_alignment(align_weight=0.3, equal_shares=False)
+    align = make_alignment(alignment="adversary", align_weight=0.3)
     vectors = vectors_of(batch).requires_grad_()
     losses = align(vectors, torch.zeros(len(vectors), CLASSES), batch)
     directions = (CHANNELS**0.5 * normalize(vectors)).detach().requires_grad_()
@@ -97,6 +97,14 @@ def test_the_adversary_learns_domains_and_the_features_unlearn_them(target):
     told = align.discriminator(CHANNELS**0.5 * normalize(vectors))
     uphill = torch.autograd.grad(domain_loss(told, batch), vectors)[0]
     same(downhill, -0.3 * uphill)
+
+
+def test_by_default_the_moments_of_directions_and_the_adversary_add_up():
+    batch = random_batch()
+    vectors, scores = vectors_of(batch), torch.zeros(len(batch.images), CLASSES)
+    both, moments, adversary = (make_alignment(alignment=kind) for kind in ("both", "directions", "adversary"))
+    parts = [align(vectors, scores, batch)["align"] for align in (moments, adversary)]
+    same(both(vectors, scores, batch)["align"], sum(parts))
 
 
 def learned_counts(shares, per_domain=100, target=True, batches=400):
@@ -130,7 +138,7 @@ def test_no_image_counts_without_limit():
 
 
 @pytest.mark.parametrize("shape", [(16, 8, 8), (256, 1, 1), (64, 4, 4)], ids=str)
-@pytest.mark.parametrize("alignment", ["adversary", "directions", "moments"])
+@pytest.mark.parametrize("alignment", ["both", "directions", "moments"])
 def test_a_gate_that_learns_from_alignment_alone_does_not_close(alignment, shape):
     """500 steps, on features of which a fifth is dead; under the paper's moments a plain gate closes."""
     torch.manual_seed(0)
@@ -168,7 +176,7 @@ def pulled(align, strength, target=True):
     return found
 
 
-@pytest.mark.parametrize("alignment", ["adversary", "directions"])
+@pytest.mark.parametrize("alignment", ["both", "adversary", "directions"])
 def test_alignment_pulls_no_harder_than_the_losses_of_the_classifier(alignment):
     free, limited = pulled(make_alignment(alignment=alignment), strength=1e-4)
     # The gradient by f, of four values in four cells, has twice the strength; by the map it is as long as one by the

@@ -110,11 +110,14 @@ def test_information_prefers_sure_and_varied_predictions():
     assert sure > blurred > one_class
 
 
+LOSSES = {"classification", "aligned", "align", "domain", "dre", "experts", "consistency"}
+
+
 def test_an_evaluation_keeps_the_target_apart_and_counts_its_images(far_run):
     for line in evaluations(far_run.records):
         assert {name: result["n"] for name, result in line["sources"].items()} == {"day": 15, "dusk": 16, "fog": 17}
         assert {name: result["n"] for name, result in line["target"].items()} == {"night": 18}
-        assert line["losses"].keys() == {"classification", "aligned", "align", "dre", "experts", "consistency"}
+        assert line["losses"].keys() == LOSSES
         for result in [*line["sources"].values(), *line["target"].values()]:
             assert result["views"].keys() == {"F", "A", "A+R+", "A+R-"}
             assert result["views"]["A+R+"] == result["accuracy"]

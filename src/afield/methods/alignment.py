@@ -1,11 +1,13 @@
 """What makes the domains' features alike: the alignment of FAR and of the rungs before it, with a choice of losses.
 
-Each reads one vector per image. The first two read its direction alone, so that their weight means the same whatever
-the number and the scale of the features, and shrinking a feature gains nothing.
+Each reads one vector per image. An adversary and the moments of directions read its direction alone, so that their
+weight means the same whatever the number and the scale of the features, and shrinking a feature gains nothing. A deep
+network matches the moments and stays far from aligned, which the adversary sees; on a small network the adversary alone
+wins and does harm, where moments lead the way. So the default has both.
 
 No network learns to classify while it is pulled apart by alignment: on a small one an adversary at weight 1 stops all
-learning within the first steps, on a deep one it does not. So the first two may pull no harder at a feature than the
-losses of the classifier do, and less while it is still unsure of the labels (`pull_limit`).
+learning within the first steps, on a deep one it does not. So they may pull no harder at a feature than the losses of
+the classifier do, and less while it is still unsure of the labels (`pull_limit`).
 
 Domains need not have their classes in equal shares, and aligning all images then moves images of one class to another.
 With `equal_shares`, the adversary weighs images so that every class has the same share in all domains. The shares of a
@@ -27,6 +29,7 @@ from afield.networks import Discriminator, Gate, GatedSelection, GateKind, Pool,
 from afield.networks.pulls import STEPS_AVERAGED, limit_pull, measure_pull
 from afield.precision import at_least_float32
 
+DISTANCES = {"both": direction_distance, "directions": direction_distance, "moments": moment_distance}
 HIDDEN = 1024
 BATCHES_AVERAGED = 50
 SMALLEST_SHARE = 0.1
@@ -36,10 +39,10 @@ LARGEST_WEIGHT = 5.0
 class AlignmentOptions(MethodOptions):
     """Options of methods that align a feature which a gate may select."""
 
-    alignment: Literal["adversary", "directions", "moments"] = Field(
-        "adversary",
+    alignment: Literal["both", "adversary", "directions", "moments"] = Field(
+        "both",
         description="what makes domains alike: a discriminator of the features' directions, the moments of these "
-        "directions, or those of the features, whose weight then depends on the network (paper: moments)",
+        "directions, both, or the moments of the features, whose weight then depends on the network (paper: moments)",
     )
     equal_shares: bool = Field(
         False,
@@ -73,7 +76,7 @@ class Alignment(nn.Module):
         self.register_buffer("pull", torch.zeros(()))
         self.register_buffer("sureness", torch.zeros(()))
         self.options, classes = options, shape.num_classes
-        adversary = options.alignment == "adversary"
+        adversary = options.alignment in ("both", "adversary")
         self.discriminator = Discriminator(channels, HIDDEN, max(2, shape.num_sources)) if adversary else None
         if adversary and options.equal_shares:
             self.register_buffer("shares", torch.full((shape.num_sources + 1, classes), 1 / classes))
@@ -83,17 +86,18 @@ class Alignment(nn.Module):
         options = self.options
         if options.pull_limit and options.alignment != "moments":
             vectors = limit_pull(vectors, self.limit(scores.detach(), batch))
+        losses: Losses = {}
+        if (distance := DISTANCES.get(options.alignment)) is not None:
+            losses["align"] = options.align_weight * distance(batch.by_domain(vectors), batch.has_target)
         if self.discriminator is None:
-            distance = direction_distance if options.alignment == "directions" else moment_distance
-            return {"align": options.align_weight * distance(batch.by_domain(vectors), batch.has_target)}
+            return losses
         counts = self.counts(scores.detach(), batch) if options.equal_shares else None
         # Of length sqrt(C), so that a single feature is about 1 in any number of them.
         directions = vectors.shape[1] ** 0.5 * normalize(at_least_float32(vectors))
         fooled = run_aside(self.discriminator, reverse_gradient(directions, options.align_weight), frozen=True)
-        return {
-            "align": domain_loss(fooled, batch, counts),
-            "domain": domain_loss(self.discriminator(directions.detach()), batch, counts),
-        }
+        losses["align"] = losses.get("align", 0.0) + domain_loss(fooled, batch, counts)
+        losses["domain"] = domain_loss(self.discriminator(directions.detach()), batch, counts)
+        return losses
 
     def watch(self, f: Tensor, pool: Pool) -> Tensor:
         """f, the pooled feature that C reads: how hard C's losses pull at it will be known after a backward pass."""
