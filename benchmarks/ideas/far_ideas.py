@@ -1,8 +1,9 @@
 """Variants of FAR that were tried on the way to its present form; docs/research-log.md says what each gave.
 
-    afield bench plans/research/paper-network-ideas.toml --out results/research/ideas
+    afield train --data digit5 --target sv --method ./benchmarks/ideas/far_ideas.py:FARIdeas --set method.another=joint \
+        --out runs/joint
 
-They are methods from outside the package, as any user may add them.
+They are methods from outside the package, as any user may add them, and take part in plans by the same name.
 """
 
 from typing import Literal
