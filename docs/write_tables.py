@@ -25,7 +25,7 @@ def output_of(command: str) -> str:
     before, folder, printed = sys.argv, Path.cwd(), io.StringIO()
     os.chdir(ROOT)
     try:
-        with contextlib.redirect_stdout(printed), contextlib.suppress(SystemExit):
+        with contextlib.redirect_stdout(printed):
             if program == "python":
                 sys.argv = arguments
                 runpy.run_path(arguments[0], run_name="__main__")
@@ -34,6 +34,9 @@ def output_of(command: str) -> str:
 
                 sys.argv = [program, *arguments]
                 main()
+    except SystemExit as end:
+        if end.code:
+            raise RuntimeError(f"{command}: {end.code}") from end
     finally:
         sys.argv = before
         os.chdir(folder)

@@ -7,7 +7,7 @@ from afield.losses.discrepancy import classifier_discrepancy
 from afield.losses.entropy import class_imbalance, entropy
 from afield.losses.mmd import gaussian_kernel, joint_squared_mmd, squared_mmd, squared_mmd_among
 from afield.losses.moment_matching import raw_moment_distance
-from afield.losses.moments import direction_distance, moment_distance
+from afield.losses.moments import direction_distance, directions, moment_distance
 from afield.losses.ranking_entropy import (
     dual_ranking_entropy,
     ranking_entropy_minus,
@@ -21,6 +21,7 @@ __all__ = [
     "contrastive_alignment",
     "coral_distance",
     "direction_distance",
+    "directions",
     "dual_ranking_entropy",
     "entropy",
     "expert_consistency",

@@ -2,11 +2,11 @@
 
 import torch
 from torch import Tensor
-from torch.nn.functional import normalize
 
 from afield.precision import at_least_float32
 
 SMALLEST = 1e-12
+SHORTEST = 0.01
 
 
 def moment_distance(features: Tensor, has_target: bool) -> Tensor:
@@ -42,9 +42,25 @@ def direction_distance(features: Tensor, has_target: bool) -> Tensor:
     >>> direction_distance(100 * turned, has_target=False)
     tensor(1.4142)
     """
-    variances, means = torch.var_mean(normalize(at_least_float32(features), dim=-1), dim=1, correction=0)
+    variances, means = torch.var_mean(directions(features), dim=1, correction=0)
     # A root has no gradient at 0.
     return distance_of_domains(torch.stack((means, (variances + SMALLEST).sqrt())), has_target)
+
+
+def directions(vectors: Tensor) -> Tensor:
+    """Vectors (..., d), each divided by its length.
+
+    Those shorter than a hundredth of the mean length are divided by that hundredth: the gradient by the direction of a
+    vector that is nearly 0 is nearly infinite, and would outweigh those of all others.
+
+    >>> directions(torch.tensor([[3.0, 4.0], [0.0, 0.0]]))
+    tensor([[0.6000, 0.8000],
+            [0.0000, 0.0000]])
+    """
+    vectors = at_least_float32(vectors)
+    lengths = torch.linalg.vector_norm(vectors, dim=-1, keepdim=True)
+    shortest = (SHORTEST * lengths.detach().mean()).clamp_min(SMALLEST)
+    return vectors / torch.maximum(lengths, shortest)
 
 
 def distance_of_domains(moments: Tensor, has_target: bool) -> Tensor:

@@ -1,13 +1,13 @@
 """What makes the domains' features alike: the alignment of FAR and of the rungs before it, with a choice of losses.
 
 Each reads one vector per image. An adversary and the moments of directions read its direction alone, so that their
-weight means the same whatever the number and the scale of the features, and shrinking a feature gains nothing. A deep
-network matches the moments and stays far from aligned, which the adversary sees; on a small network the adversary alone
-wins and does harm, where moments lead the way. So the default has both.
+weight means the same whatever the number and the scale of the features, and shrinking a feature gains nothing. Alone,
+the moments do little for a deep network, which matches them without being aligned, and the adversary does harm to a
+small one, which cannot follow it. So the default has both.
 
-No network learns to classify while it is pulled apart by alignment: on a small one an adversary at weight 1 stops all
-learning within the first steps, on a deep one it does not. So they may pull no harder at a feature than the losses of
-the classifier do, and less while it is still unsure of the labels (`pull_limit`).
+On a small network an adversary at weight 1 stops all learning within the first steps. So alignment, except the paper's
+moments, may pull no harder at a feature than the losses of the classifier C do, and less while C is still unsure of the
+labels (`pull_limit`).
 
 Domains need not have their classes in equal shares, and aligning all images then moves images of one class to another.
 With `equal_shares`, the adversary weighs images so that every class has the same share in all domains. The shares of a
@@ -20,13 +20,13 @@ from typing import Literal
 import torch
 from pydantic import Field
 from torch import Tensor, nn
-from torch.nn.functional import normalize, one_hot
+from torch.nn.functional import one_hot
 
 from afield import Batch, Losses, MethodOptions, Shape
-from afield.losses import direction_distance, moment_distance
+from afield.losses import direction_distance, directions, moment_distance
 from afield.methods.dann import domain_loss
 from afield.networks import Discriminator, Gate, GatedSelection, GateKind, Pool, reverse_gradient, run_aside
-from afield.networks.pulls import STEPS_AVERAGED, limit_pull, measure_pull
+from afield.networks.pulls import average_into, limit_pull, measure_pull
 from afield.precision import at_least_float32
 
 DISTANCES = {"both": direction_distance, "directions": direction_distance, "moments": moment_distance}
@@ -54,7 +54,7 @@ class AlignmentOptions(MethodOptions):
         1.0,
         ge=0,
         description="how hard alignment may pull at a feature, as a multiple of how hard the losses of C do, times the "
-        "probability that C gives to the labels; 0: no limit (paper: none)",
+        "probability that C gives to the labels; 0: no limit; not of 'moments' (paper: none)",
     )
     projected_gate: bool = Field(
         True,
@@ -76,6 +76,7 @@ class Alignment(nn.Module):
         self.register_buffer("pull", torch.zeros(()))
         self.register_buffer("sureness", torch.zeros(()))
         self.options, classes = options, shape.num_classes
+        self.limited = options.pull_limit > 0 and options.alignment != "moments"
         adversary = options.alignment in ("both", "adversary")
         self.discriminator = Discriminator(channels, HIDDEN, max(2, shape.num_sources)) if adversary else None
         if adversary and options.equal_shares:
@@ -84,7 +85,7 @@ class Alignment(nn.Module):
     def forward(self, vectors: Tensor, scores: Tensor, batch: Batch) -> Losses:
         """`align`, weighted, into the vectors alone; `domain` into the discriminator alone. `scores` are C's."""
         options = self.options
-        if options.pull_limit and options.alignment != "moments":
+        if self.limited:
             vectors = limit_pull(vectors, self.limit(scores.detach(), batch))
         losses: Losses = {}
         if (distance := DISTANCES.get(options.alignment)) is not None:
@@ -93,10 +94,10 @@ class Alignment(nn.Module):
             return losses
         counts = self.counts(scores.detach(), batch) if options.equal_shares else None
         # Of length sqrt(C), so that a single feature is about 1 in any number of them.
-        directions = vectors.shape[1] ** 0.5 * normalize(at_least_float32(vectors))
-        fooled = run_aside(self.discriminator, reverse_gradient(directions, options.align_weight), frozen=True)
-        losses["align"] = losses.get("align", 0.0) + domain_loss(fooled, batch, counts)
-        losses["domain"] = domain_loss(self.discriminator(directions.detach()), batch, counts)
+        read = vectors.shape[1] ** 0.5 * directions(vectors)
+        fooled = run_aside(self.discriminator, reverse_gradient(read), frozen=True)
+        losses["align"] = losses.get("align", 0.0) + options.align_weight * domain_loss(fooled, batch, counts)
+        losses["domain"] = domain_loss(self.discriminator(read.detach()), batch, counts)
         return losses
 
     def watch(self, f: Tensor, pool: Pool) -> Tensor:
@@ -104,13 +105,13 @@ class Alignment(nn.Module):
         # The gradient by a map is that by the pooled cells, divided by the cells' sizes; that of `forward` is by the
         # mean of the whole map. The factor makes their lengths on the map comparable.
         rows, columns = pool.grid
-        return measure_pull(f, self.pull, (rows * columns) ** 0.5) if self.options.pull_limit else f
+        return measure_pull(f, self.pull, (rows * columns) ** 0.5) if self.limited else f
 
     def limit(self, scores: Tensor, batch: Batch) -> Tensor:
-        """What the gradient by the vectors may be; no limit before C's pull is known."""
+        """How long the gradient by the vectors may be: infinite in the first step, before C's pull is known."""
         said = batch.split(at_least_float32(scores).softmax(dim=1))[0]
         right = said.gather(1, batch.labels[:, None]).mean()
-        self.sureness.lerp_(right.to(self.sureness.dtype), 1 / STEPS_AVERAGED)
+        average_into(self.sureness, right)
         limit = self.options.pull_limit * self.sureness * self.pull
         return torch.where(self.pull > 0, limit, math.inf)
 
@@ -121,7 +122,8 @@ class Alignment(nn.Module):
         shares = self.shares[: len(said)]
         shares.lerp_(said.mean(dim=1).to(shares.dtype), 1 / BATCHES_AVERAGED)
         ratios = shares.mean(dim=0) / shares.clamp_min(SMALLEST_SHARE / said.shape[2])
-        return torch.einsum("nbk,nk->nb", said, ratios.to(said.dtype)).flatten().clamp_max(LARGEST_WEIGHT)
+        counts = (said * ratios.to(said.dtype)[:, None]).sum(dim=2)
+        return (counts / counts.mean(dim=1, keepdim=True)).clamp_max(LARGEST_WEIGHT).flatten()
 
 
 def select_by_gate(

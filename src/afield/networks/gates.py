@@ -12,7 +12,6 @@ GateKind = Literal["both", "channel", "spatial"]
 Size = tuple[int, int]
 MOST_POSITIONS = 64
 FLOOR = 1e-3
-SMALLEST = 1e-12
 
 
 class ChannelGate(nn.Module):
@@ -179,7 +178,7 @@ class GatedSelection(nn.Module):
         A = (gate + FLOOR) * features
         # Means, where sums would do as well: they are added up in float32.
         whole, along = exact_mean(features * features, 1, 2, 3), exact_mean(A * features, 1, 2, 3)
-        return A * (whole / along.clamp_min(SMALLEST)).to(A.dtype)[:, None, None, None]
+        return A * (whole / along.clamp_min(torch.finfo(along.dtype).tiny)).to(A.dtype)[:, None, None, None]
 
 
 class ConvolutionSelection(nn.Sequential):

@@ -9,7 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-STEPS_AVERAGED = 10
+BATCHES_AVERAGED = 10
+
+
+def average_into(running: Tensor, now: Tensor) -> None:
+    """Move a running average, which is 0 before its first value, towards a new value."""
+    now = now.to(running.dtype)
+    running.copy_(torch.where(running > 0, torch.lerp(running, now, 1 / BATCHES_AVERAGED), now))
 
 
 class _Measured(torch.autograd.Function):
@@ -20,8 +26,7 @@ class _Measured(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        now = ctx.factor * torch.linalg.vector_norm(gradients[0]).to(ctx.pull.dtype)
-        ctx.pull.copy_(torch.where(ctx.pull > 0, torch.lerp(ctx.pull, now, 1 / STEPS_AVERAGED), now))
+        average_into(ctx.pull, ctx.factor * torch.linalg.vector_norm(gradients[0]))
         return gradients[0], None, None
 
 
