@@ -1,7 +1,7 @@
 """Variants of FAR that were tried on the way to its present form; docs/research-log.md says what each gave.
 
-    afield train --data digit5 --target sv --method ./benchmarks/ideas/far_ideas.py:FARIdeas --set method.another=joint \
-        --out runs/joint
+    afield train --data digit5 --target sv --out runs/joint \
+        --method ./benchmarks/ideas/far_ideas.py:FARIdeas --set method.another=joint
 
 They are methods from outside the package, as any user may add them, and take part in plans by the same name.
 """
