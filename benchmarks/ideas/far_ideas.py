@@ -89,7 +89,11 @@ class Parts(nn.Module):
         super().__init__()
         self.discriminator = discriminator
 
-    def forward(self, vectors: Tensor, batch: Batch) -> Losses:
+    def watch(self, f: Tensor, pool: nn.Module) -> Tensor:
+        """f: no pull is limited."""
+        return f
+
+    def forward(self, vectors: Tensor, scores: Tensor, batch: Batch) -> Losses:
         """Nothing."""
         return {}
 
