@@ -22,9 +22,7 @@ from afield.methods.far_plus import FARPlus, FARPlusOptions
 from afield.networks import Discriminator, GatedSelection, reverse_gradient, run_aside
 from afield.precision import at_least_float32
 
-Another = Literal[
-    "", "joint", "directions+joint", "joint adversary", "adversary+directions", "all domains", "kernels", "balanced"
-]
+Another = Literal["", "joint", "directions+joint", "joint adversary", "all domains", "kernels", "balanced"]
 
 
 class IdeasOptions(FAROptions):
@@ -111,10 +109,9 @@ class Ideas(FAR):
         elif options.share < 1:
             self.fa = Shared(self.fa, options.share)
         if another:
-            adversary = another in ("joint adversary", "adversary+directions", "all domains", "balanced")
+            adversary = another in ("joint adversary", "all domains")
             inputs = channels * (classes if another == "joint adversary" else 1)
             self.alignment = Parts(Discriminator(inputs, 1024, shape.num_sources + 1) if adversary else None)
-            self.alignment.register_buffer("shares", torch.full((shape.num_sources + 1, classes), 1 / classes))
             if options.memory:
                 running = torch.zeros(1, shape.num_sources + 1, channels * classes)
                 self.alignment.register_buffer("running", running)
@@ -166,19 +163,10 @@ class Ideas(FAR):
         """Another L_align, and the loss of its discriminator."""
         weight, another, by_domain = self.options.align_weight, self.options.another, batch.by_domain
         unit = normalize(at_least_float32(vectors))
-        if another == "balanced":
-            weights = self.class_weights(p, batch)
-            D = self.alignment.discriminator
-            fooled = run_aside(D, self.judged(reverse_gradient(unit, weight), p), frozen=True)
-            told = D(self.judged(unit, p).detach())
-            return {
-                "align": weighted_domain_loss(fooled, weights, batch),
-                "domain": weighted_domain_loss(told, weights, batch),
-            }
         if another == "kernels":
             return {"align": weight * squared_mmd_among(by_domain(vectors))}
         distance = vectors.new_zeros((), dtype=unit.dtype)
-        if another in ("directions+joint", "adversary+directions"):
+        if another in ("directions+joint"):
             distance = distance + direction_distance(by_domain(vectors), batch.has_target)
         if another in ("joint", "directions+joint"):
             distance = distance + self.joint_distance(by_domain(unit), by_domain(p), batch.has_target)
@@ -189,15 +177,6 @@ class Ideas(FAR):
             )
             losses["domain"] = self.domains(D(self.judged(unit, p).detach()), batch)
         return losses
-
-    def class_weights(self, p: Tensor, batch: Batch) -> Tensor:
-        """How much each image counts so that all classes count alike in every domain."""
-        shares = self.alignment.shares
-        with torch.no_grad():
-            now = batch.by_domain(p).mean(dim=1)
-            shares[: len(now)].lerp_(now, 0.02)
-            ratio = shares[: len(now)].mean(dim=0) / shares[: len(now)].clamp_min(0.1 / p.shape[1])
-            return torch.einsum("nbk,nk->nb", batch.by_domain(p), ratio).flatten().clamp_max(5)
 
     def judged(self, unit: Tensor, p: Tensor) -> Tensor:
         """What the discriminator reads."""
@@ -267,17 +246,6 @@ def agreement(f_plus: Tensor, p: Tensor, batch: Batch) -> Tensor:
     source, _ = batch.split(unit)
     means = normalize(batch.split(p)[0].T @ source)
     return ((unit @ means.T).argmax(dim=1) == p.argmax(dim=1)).to(p.dtype)
-
-
-def weighted_domain_loss(scores: Tensor, weights: Tensor, batch: Batch) -> Tensor:
-    """Sources against target, or source against source, with weights of images."""
-    numbers = torch.arange(len(scores), device=scores.device)
-    if not batch.has_target:
-        losses = cross_entropy(scores[:, : batch.num_sources], numbers // batch.per_domain, reduction="none")
-        return (weights * losses).mean()
-    losses = weights * cross_entropy(scores[:, :2], (numbers >= batch.num_labelled).long(), reduction="none")
-    source, target = batch.split(losses)
-    return (source.mean() + target.mean()) / 2
 
 
 def unused(scores: Tensor) -> Tensor:
