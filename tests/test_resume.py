@@ -228,8 +228,22 @@ def test_a_stored_config_without_a_method_is_an_error(train_toy, half_run):
         train_toy(half_run, "baseline", resume=True)
 
 
+DYING_WRITER = """
+import os, signal, sys
+from pathlib import Path
+from afield.files import replacing
+
+with replacing(Path(sys.argv[1])) as temporary:
+    temporary.write_bytes(b"half")
+    temporary.with_name(".tmpA1").write_bytes(b"half")  # safetensors writes into a temporary file of its own
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
 def test_what_a_kill_left_half_written_is_swept_away(train_toy, half_run):
-    for name in ("last.ckpt.tmp", "best.ckpt.tmp", "records.jsonl.tmp"):
-        (half_run / name).write_bytes(b"half")
+    names = {path.name for path in half_run.iterdir()}
+    for name in ("last.ckpt", "best.ckpt", "records.jsonl"):
+        subprocess.run([sys.executable, "-c", DYING_WRITER, half_run / name], check=False)
+    assert len(list(half_run.iterdir())) == len(names) + 3
     train_toy(half_run, "baseline", resume=True)
-    assert not list(half_run.glob("*.tmp"))
+    assert {path.name for path in half_run.iterdir()} == names

@@ -4,6 +4,7 @@ import errno
 import fcntl
 import hashlib
 import os
+import shutil
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -28,9 +29,12 @@ def replacing(path: Path) -> Iterator[Path]:
     A kill leaves the old file or the new one, never half of one. The new one has the mode that the umask says, whatever
     the writer inside makes of it.
     """
-    # Each writer has a name of its own, or two at once would write into one file.
-    temporary = path.with_name(f"{path.name}.{uuid4().hex[:12]}.tmp")
+    # Each writer has a folder of its own: two at once would write into one file, and a writer that has a temporary file
+    # of its own beside the one it was given, as safetensors has, would leave that behind when killed.
+    folder = path.with_name(f"{path.name}.{uuid4().hex[:12]}.tmp")
+    temporary = folder / path.name
     try:
+        folder.mkdir()
         descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
         mode = stat.S_IMODE(os.fstat(descriptor).st_mode)
         os.close(descriptor)
@@ -41,11 +45,11 @@ def replacing(path: Path) -> Iterator[Path]:
             temporary.chmod(mode)
         temporary.replace(path)
     except OSError as error:
-        if error.errno is not None and error.filename in (None, str(temporary)):
+        if error.errno is not None and error.filename in (None, str(folder), str(temporary)):
             error.filename = str(path)  # which the user knows; a full disk names no file at all
         raise
     finally:
-        temporary.unlink(missing_ok=True)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def write_whole(path: Path, text: str) -> None:
@@ -74,7 +78,7 @@ def sha256_of(path: Path) -> str:
 def remove_leftovers(path: Path) -> None:
     """Remove what writers of a file, killed in the middle, have left beside it."""
     for left in path.parent.glob(f"{path.name}.*tmp"):
-        left.unlink(missing_ok=True)
+        shutil.rmtree(left, ignore_errors=True)
 
 
 @contextmanager
