@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from afield.data.augmentation import changed_photos, recoloured, resized_part
-from afield.data.strong_views import strong_digits, strong_photos
 
 
 def photos(count=6, side=12, seed=0):
@@ -97,20 +96,3 @@ def test_half_of_the_photographs_are_mirrored_and_a_tenth_is_grey():
     assert 0.45 < mirrored < 0.55
     grey = (changed.max(dim=3).values - changed.min(dim=3).values).amax(dim=(1, 2)) < 1e-3
     assert 0.07 < grey.float().mean() < 0.13
-
-
-@pytest.mark.parametrize("view", [strong_digits, strong_photos])
-def test_strong_views_keep_shape_and_change_every_image_in_its_own_way(view):
-    torch.manual_seed(0)
-    same = torch.randn(1, 3, 16, 16).expand(20, -1, -1, -1)
-    changed = view(same)
-    assert changed.shape == same.shape
-    assert len({image.numpy().tobytes() for image in changed}) == 20
-
-
-def test_a_strong_view_of_a_photograph_is_never_a_negative():
-    torch.manual_seed(0)
-    bright_middle = -torch.ones(400, 3, 32, 32)
-    bright_middle[:, :, 12:20, 12:20] = 1
-    edge = torch.cat((strong_photos(bright_middle)[:, :, :2], strong_photos(bright_middle)[:, :, -2:]), dim=2)
-    assert (edge.mean(dim=(1, 2, 3)) < 0.2).all()

@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from afield.data.strong_views import strong_digits, strong_photos
 from support.far import PER_DOMAIN, SOURCES, build, by_hand, classify, make_batch
 
 LABELLED = SOURCES * PER_DOMAIN
@@ -51,29 +50,6 @@ def test_far_plus_keeps_fars_own_losses():
     assert more.keys() - losses.keys() == {"self_training"}
     for name, value in losses.items():
         torch.testing.assert_close(more[name], value)
-
-
-@pytest.mark.parametrize("strong_view", [strong_digits, strong_photos])
-def test_strong_views_differ_follow_the_seed_and_keep_the_shape(strong_view):
-    images = torch.rand(8, 3, 16, 16) * 2 - 1
-
-    def views(seed):
-        torch.manual_seed(seed)
-        return strong_view(images)
-
-    assert views(0).shape == images.shape
-    assert views(0).isfinite().all()
-    assert torch.equal(views(0), views(0))
-    assert not torch.equal(views(0), views(1))
-    assert all(not torch.allclose(view, image) for view, image in zip(views(0), images, strict=True))
-
-
-def test_about_half_of_the_strong_views_of_digits_are_inverted():
-    torch.manual_seed(0)
-    ramp = torch.linspace(-1, 1, 32).expand(400, 3, 32, 32)  # darker to the left
-    views = strong_digits(ramp.contiguous())
-    rising = (views[..., 16:].mean(dim=(1, 2, 3)) > views[..., :16].mean(dim=(1, 2, 3))).float().mean()
-    assert 0.4 < rising < 0.6
 
 
 def test_far_plus_asks_for_a_target(train_toy, tmp_path):

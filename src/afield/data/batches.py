@@ -21,13 +21,12 @@ from afield.data.normalise import Normalise
 from afield.data.prefetch import THREADS, Prefetcher
 from afield.data.preprocessing import Preprocessing
 from afield.data.residence import make_resident, stays_resident
-from afield.data.strong_views import strong_digits, strong_photos
+from afield.data.strong_views import StrongView
 from afield.data.task import Task
 
 # The host writes the picks of so many batches at a time; between two writes it has no part in drawing a resident one.
 BATCHES_OF_PICKS = 256
 BATCHES_AHEAD = 6
-STRONG_VIEWS: dict[Augmentation, Callable[[Tensor], Tensor]] = {"photos": strong_photos}
 
 
 @dataclass(frozen=True)
@@ -40,7 +39,7 @@ class Batch:
     images: Tensor
     labels: Tensor
     num_sources: int
-    strong_view: Callable[[Tensor], Tensor] = strong_digits
+    strong_view: Callable[[Tensor], Tensor] = StrongView()
     """Changes such images as far as their class allows."""
 
     @property
@@ -121,6 +120,7 @@ class BatchStream:
     ) -> None:
         self.per_domain = per_domain
         self.normalise = Normalise(preprocessing).to(device)
+        self.strong_view = StrongView(self.normalise)
         self.device = device
         self.augmentation = augmentation
         self.splits = [view.images for view in task.seen]
@@ -162,7 +162,7 @@ class BatchStream:
         return [sum(self.order.sizes[:source]) for source in range(self.num_sources)]
 
     def _batch(self, images: Tensor, labels: Tensor) -> Batch:
-        return Batch(images, labels, self.num_sources, STRONG_VIEWS.get(self.augmentation, strong_digits))
+        return Batch(images, labels, self.num_sources, self.strong_view)
 
     def state_dict(self) -> dict[str, Any]:
         """All that a resumed stream needs to go on exactly where this one stands."""

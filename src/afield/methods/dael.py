@@ -14,7 +14,7 @@ What teaches (p_i in L_cr, the label in L_u) is a constant.
 
 Differences from the paper:
 - All images of a step pass the network together; `network.batch_norm` passes domains alone, as the authors' code does.
-- Strong views are ours: `Batch.strong_view`, where the authors have RandAugment and Cutout.
+- Strong views are RandAugment as in the authors' code (`afield.data.strong_views`), for photographs without Cutout.
 - Without a target (DG), L_u is absent, as in the paper.
 """
 
