@@ -1,6 +1,5 @@
 """Random changes of photographs: what each does, what it leaves alone, and that the seed decides."""
 
-import pytest
 import torch
 
 from afield.data.augmentation import changed_photos, recoloured, resized_part

@@ -8,7 +8,7 @@ can hold them.
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -39,7 +39,7 @@ class Batch:
     images: Tensor
     labels: Tensor
     num_sources: int
-    strong_view: Callable[[Tensor], Tensor] = StrongView()
+    strong_view: Callable[[Tensor], Tensor] = field(default_factory=StrongView)
     """Changes such images as far as their class allows."""
 
     @property
