@@ -34,7 +34,8 @@ class StrongView:
         """Images (B, 3, H, W) to such views of them."""
         if self.normalise is None:
             return 2 * changed(((images + 1) / 2).clamp(0, 1)) - 1
-        return self.normalise(changed(self.normalise.undo(images)))
+        views: Tensor = self.normalise(changed(self.normalise.undo(images)))
+        return views
 
 
 def changed(pixels: Tensor) -> Tensor:
@@ -68,7 +69,7 @@ def recoloured(pixels: Tensor, change: Tensor, amount: Tensor) -> Tensor:
     """Each image with the one of these changes that is its own, if any, by an amount in 0..1."""
     change, amount = (values.view(-1, 1, 1, 1) for values in (change, amount))
     factor = WEAKEST + (STRONGEST - WEAKEST) * amount
-    red, green, blue = (share * channel for share, channel in zip(LUMINANCE, pixels.split(1, dim=1), strict=True))
+    red, green, blue = (share * channel for share, channel in zip(LUMINANCE, torch.split(pixels, 1, dim=1), strict=True))
     grey = red + green + blue
     step = torch.exp2(4 - torch.floor(4 * amount))  # so many of 256 levels become one: 4 to 7 bits are kept
     views = {
