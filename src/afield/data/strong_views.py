@@ -21,7 +21,6 @@ WEAKEST, STRONGEST = 0.1, 1.9  # factors of brightness, contrast, saturation and
 RECOLOURED = ("levels", "brightness", "saturation", "contrast", "equalised", "negative", "fewer", "sharpness", "solar")
 MOVED = ("turn", "shear across", "shear down", "shift across", "shift down")
 CHANGES = ("none", *RECOLOURED, *MOVED)
-LUMINANCE = (0.299, 0.587, 0.114)
 
 
 class StrongView:
@@ -69,8 +68,8 @@ def recoloured(pixels: Tensor, change: Tensor, amount: Tensor) -> Tensor:
     """Each image with the one of these changes that is its own, if any, by an amount in 0..1."""
     change, amount = (values.view(-1, 1, 1, 1) for values in (change, amount))
     factor = WEAKEST + (STRONGEST - WEAKEST) * amount
-    red, green, blue = (share * channel for share, channel in zip(LUMINANCE, torch.split(pixels, 1, dim=1), strict=True))
-    grey = red + green + blue
+    red, green, blue = torch.split(pixels, 1, dim=1)
+    grey = 0.299 * red + 0.587 * green + 0.114 * blue
     step = torch.exp2(4 - torch.floor(4 * amount))  # so many of 256 levels become one: 4 to 7 bits are kept
     views = {
         "levels": _stretched(pixels),
