@@ -5,7 +5,7 @@ from torch.nn.functional import cross_entropy
 from afield.config.catalogue import find_entry, list_methods
 from afield.data.batches import Batch
 from afield.losses import (
-    class_imbalance,
+    class_shortage,
     dual_ranking_entropy,
     expert_consistency,
     moment_distance,
@@ -109,7 +109,7 @@ def test_losses_are_those_of_the_paper_times_their_weights(name, reference_is, r
     enhanced, reference, contaminated = (classify(method, f) for f in (A + R_plus, A, A + R_minus))
     domains = A.mean(dim=(2, 3)).view(SOURCES + target, PER_DOMAIN, -1)
     ranked_by = reference if reference_is == "live" else reference.detach()
-    imbalance = BALANCE * class_imbalance(enhanced[labelled:]) if target else 0
+    imbalance = BALANCE * class_shortage(enhanced[labelled:]) if target else 0
     slices = method.pool(F[:labelled]).view(SOURCES, PER_DOMAIN, -1)
     experts = zip(slices, method.experts.weight, method.experts.bias, strict=True)
     taught = [vectors @ weight + bias for vectors, weight, bias in experts]

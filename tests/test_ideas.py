@@ -13,7 +13,7 @@ SETTINGS = [
     {"another": "kernels", "aligned_feature": "f+"},
     {"mean_gate": True, "share": 0.6, "minus_trains": "FR"},
     {"prototypes_weight": 0.3, "confusion_weight": 0.3, "temperature": 0.1},
-    {"ranked": "agreed", "guard": "half"},
+    {"ranked": "agreed", "guard": "equal"},
     {"ranked": "target"},
 ]
 

@@ -8,7 +8,7 @@ from torch import tensor
 from torch.nn.functional import softplus
 
 from afield.losses import (
-    class_imbalance,
+    class_shortage,
     dual_ranking_entropy,
     entropy,
     expert_consistency,
@@ -217,9 +217,18 @@ def test_the_expert_teaches_and_is_not_taught():
     assert teacher.grad is None
 
 
-def test_class_imbalance_is_nothing_for_even_use_and_log_k_when_one_class_takes_all():
+def test_class_shortage_is_nothing_while_every_class_has_half_of_an_equal_share():
     certain = 50 * torch.eye(4, dtype=torch.double)
-    assert class_imbalance(certain).item() == pytest.approx(0, abs=1e-9)
-    assert class_imbalance(certain[:1].expand(8, -1)).item() == pytest.approx(math.log(4))
-    assert class_imbalance(certain[:2]).item() == pytest.approx(math.log(2))
-    assert class_imbalance(torch.zeros(3, 4)).item() == pytest.approx(0, abs=1e-6)
+    assert class_shortage(certain).item() == 0
+    assert class_shortage(certain[[0] * 5 + [1, 2, 3]]).item() == pytest.approx(0, abs=1e-9)  # an eighth each
+    assert class_shortage(torch.zeros(3, 4)).item() == 0
+    shares = torch.tensor([[0.7, 0.2, 0.05, 0.05]], dtype=torch.double)
+    assert class_shortage(shares.log()).item() == pytest.approx(2 / 4 * math.log(0.125 / 0.05))
+
+
+def test_class_shortage_gives_missing_classes_more_and_leaves_the_others_order_alone():
+    scores = torch.tensor([[6.0, 3.0, 0.0], [6.0, 0.0, 0.0]], requires_grad=True)
+    class_shortage(scores).backward()
+    assert (scores.grad[:, 0] > 0).all()
+    assert scores.grad[:, 2].sum() < 0
+    assert class_shortage(scores[:1].expand(8, -1)) > 0

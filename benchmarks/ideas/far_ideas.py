@@ -6,6 +6,7 @@
 They are methods from outside the package, as any user may add them, and take part in plans by the same name.
 """
 
+import math
 from typing import Literal
 
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize, one_hot
 
 from afield import Batch, Losses, Shape, register_method
-from afield.losses import class_imbalance, direction_distance, entropy, squared_mmd_among
+from afield.losses import class_shortage, direction_distance, entropy, squared_mmd_among
 from afield.losses.moments import distance_of_domains
 from afield.methods.dann import domain_loss
 from afield.methods.far import FAR, FAROptions, Seen
@@ -37,7 +38,9 @@ class IdeasOptions(FAROptions):
     confusion_weight: float = Field(0.0, ge=0, description="weight of minimum class confusion on the target")
     temperature: float = Field(0.0, ge=0, description="C compares directions and divides by this; 0: C is linear")
     minus_trains: Literal["all", "FR"] = Field("all", description="what L- trains")
-    guard: Literal["equal", "half"] = Field("equal", description="classes' shares: equal, or half of that at least")
+    guard: Literal["half", "equal"] = Field(
+        "half", description="classes' shares: at least half of an equal one; or equal"
+    )
     ranked: Literal["all", "agreed", "target"] = Field(
         "all",
         description="images with an entropy loss; 'agreed': prototypes agree with C; 'target': no ranking",
@@ -144,7 +147,7 @@ class Ideas(FAR):
         enhanced, reference, contaminated = seen.enhanced, seen.reference, seen.contaminated
         target = batch.split(enhanced)[1]
         if options.ranked == "target":
-            return entropy(target).mean() + options.dre_balance * class_imbalance(target)
+            return entropy(target).mean() + options.dre_balance * class_shortage(target)
         if options.minus_trains == "FR":
             still = F.detach()
             restored = self.restored(still, self.fa(still).detach())
@@ -153,10 +156,10 @@ class Ideas(FAR):
             agreed = agreement(seen.f_plus.detach(), p, batch)
             E = entropy(torch.stack((enhanced, reference.detach(), contaminated)))
             ranking = (torch.nn.functional.softplus(E[:2] - E[1:]).sum(dim=0) * agreed).mean()
-            return ranking + options.dre_balance * class_imbalance(target)
+            return ranking + options.dre_balance * class_shortage(target)
         ranking = self.ranking_entropy(enhanced, reference, contaminated, batch)
-        if options.guard == "half" and batch.has_target:
-            ranking = ranking + options.dre_balance * (unused(target) - class_imbalance(target))
+        if options.guard == "equal" and batch.has_target:
+            ranking = ranking + options.dre_balance * (class_imbalance(target) - class_shortage(target))
         return ranking
 
     def align_otherwise(self, vectors: Tensor, p: Tensor, batch: Batch) -> Losses:
@@ -248,7 +251,8 @@ def agreement(f_plus: Tensor, p: Tensor, batch: Batch) -> Tensor:
     return ((unit @ means.T).argmax(dim=1) == p.argmax(dim=1)).to(p.dtype)
 
 
-def unused(scores: Tensor) -> Tensor:
-    """How far classes are below half of an equal share."""
+def class_imbalance(scores: Tensor) -> Tensor:
+    """How far the entropy of the mean prediction is from that of equal shares."""
     mean = at_least_float32(scores).softmax(dim=1).mean(dim=0)
-    return (0.5 / len(mean) / mean.clamp_min(1e-6)).log().clamp_min(0).mean()
+    imbalance: Tensor = math.log(len(mean)) - torch.special.entr(mean).sum()
+    return imbalance

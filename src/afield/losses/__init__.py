@@ -4,7 +4,7 @@ from afield.losses.consistency import expert_consistency
 from afield.losses.contrastive import contrastive_alignment
 from afield.losses.coral import coral_distance
 from afield.losses.discrepancy import classifier_discrepancy
-from afield.losses.entropy import class_imbalance, entropy
+from afield.losses.entropy import class_shortage, entropy
 from afield.losses.mmd import gaussian_kernel, joint_squared_mmd, squared_mmd, squared_mmd_among
 from afield.losses.moment_matching import raw_moment_distance
 from afield.losses.moments import direction_distance, directions, moment_distance
@@ -16,7 +16,7 @@ from afield.losses.ranking_entropy import (
 )
 
 __all__ = [
-    "class_imbalance",
+    "class_shortage",
     "classifier_discrepancy",
     "contrastive_alignment",
     "coral_distance",

@@ -1,12 +1,11 @@
-"""Entropy: how unsure single predictions are, and how evenly many predictions use the classes."""
+"""Entropy: how unsure single predictions are, and whether many predictions leave classes out."""
 
-import math
-
-import torch
 from torch import Tensor
 from torch.nn.functional import log_softmax
 
 from afield.precision import at_least_float32
+
+SMALLEST = 1e-6  # of a mean probability, so that a class that is never predicted has a finite loss
 
 
 def entropy(logits: Tensor) -> Tensor:
@@ -21,6 +20,7 @@ def entropy(logits: Tensor) -> Tensor:
     Returns:
         (...): one value per row.
 
+    >>> import torch
     >>> entropy(torch.tensor([[0.0, 0.0], [5.0, 0.0]]))
     tensor([0.6931, 0.0402])
     """
@@ -28,22 +28,25 @@ def entropy(logits: Tensor) -> Tensor:
     return -(log_p.exp() * log_p).sum(dim=-1)
 
 
-def class_imbalance(logits: Tensor) -> Tensor:
-    r"""How unevenly a batch of predictions uses the K classes: 0 when all are used alike, log K when one takes all.
+def class_shortage(logits: Tensor, share: float = 0.5) -> Tensor:
+    r"""How far classes are from their least share in a batch of predictions: 0 when each of the K has it.
 
     .. math::
-        \log K + \sum_{k=1}^{K} \bar p_k \log \bar p_k, \qquad \bar p = \tfrac1n \sum_i \mathrm{softmax}(z_i)
+        \frac1K \sum_{k=1}^{K} \max\Bigl(0, \log \frac{s / K}{\bar p_k}\Bigr), \qquad
+        \bar p = \tfrac1n \sum_i \mathrm{softmax}(z_i)
 
-    Entropies alone are smallest when every sample is said to be of one class; this is what such a collapse costs.
+    Entropies alone are smallest when every sample is said to be of one class; this is what such a collapse costs. The
+    classes' true shares are unknown, so it does not ask for equal ones.
 
     Args:
         logits: (n, K).
+        share: s, the least share, of an equal one.
 
-    >>> class_imbalance(torch.tensor([[100.0, 0.0], [0.0, 100.0]]))
+    >>> import torch
+    >>> class_shortage(torch.tensor([[100.0, 0.0], [100.0, 0.0], [0.0, 100.0]]))
     tensor(0.)
-    >>> class_imbalance(torch.tensor([[100.0, 0.0], [100.0, 0.0]]))
-    tensor(0.6931)
+    >>> class_shortage(torch.tensor([[0.0, 2.0], [0.0, 2.0]]))
+    tensor(0.3703)
     """
     mean = at_least_float32(logits).softmax(dim=-1).mean(dim=0)
-    imbalance: Tensor = math.log(len(mean)) - torch.special.entr(mean).sum()
-    return imbalance
+    return (share / len(mean) / mean.clamp_min(SMALLEST)).log().clamp_min(0).mean()

@@ -26,7 +26,7 @@ from torch.nn.functional import cross_entropy
 
 from afield import Batch, Losses, Method, MethodOptions, Shape, register_method
 from afield.losses import (
-    class_imbalance,
+    class_shortage,
     dual_ranking_entropy,
     expert_consistency,
     ranking_entropy_minus,
@@ -65,7 +65,10 @@ class FAROptions(AlignmentOptions):
         description="whether the ranking also trains E(C(f)), which it ranks by; live rewards blurring A (paper: live)",
     )
     dre_balance: float = Field(
-        0.3, ge=0, description="beside L+ and L-: keep all classes in use on the target, or one may take all (paper: 0)"
+        0.3,
+        ge=0,
+        description="beside L+ and L-: no class may have less than half of an equal share on the target, or one may "
+        "take all (paper: 0)",
     )
     experts: bool = Field(True, description="one classifier per source reads pool(F) and teaches C")
     experts_shape_backbone: bool = Field(
@@ -178,7 +181,7 @@ class FAR(Method):
             case _:
                 ranking = dual_ranking_entropy(enhanced, reference, contaminated)
         if options.dre_balance and batch.has_target:
-            ranking = ranking + options.dre_balance * class_imbalance(batch.split(enhanced)[1])
+            ranking = ranking + options.dre_balance * class_shortage(batch.split(enhanced)[1])
         return ranking
 
     def teach(self, batch: Batch, whole: Tensor) -> Tensor:

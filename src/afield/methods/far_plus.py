@@ -22,7 +22,7 @@ class FARPlusOptions(FAROptions):
     """Options of FAR+, beside those of FAR."""
 
     dre_balance: float = Field(
-        1.0, ge=0, description="beside L+ and L-: keep all classes in use on the target, or one may take all"
+        1.0, ge=0, description="beside L+ and L-: no class may have less than half of an equal share on the target"
     )
     self_training_weight: float = Field(1.0, ge=0, description="weight of learning the target's own labels")
     threshold: float = Field(0.7, ge=0, lt=1, description="probability from which on a label is believed")
