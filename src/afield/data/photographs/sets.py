@@ -1,0 +1,34 @@
+"""The data sets: what each is, where to get it, in what files it comes, and how many images it has."""
+
+from afield.data.photographs.lists import Lists
+from afield.data.photographs.published import PublishedSet
+
+PACS = PublishedSet(
+    "pacs", "PACS", folder="pacs",
+    layout="DOMAIN/CLASS/*.jpg (or that in images/ or kfold/), and lists/DOMAIN_train.txt and DOMAIN_val.txt or "
+    "splits/DOMAIN_train_kfold.txt and DOMAIN_crossval_kfold.txt",
+    page="https://dali-dl.github.io/project_iccv2017.html (Li et al., ICCV 2017), or PACS in Dassl's DATASETS.md",
+    arrangement=Lists(
+        {
+            "train": ("{domain}_train.txt", "{domain}_train_kfold.txt"),
+            "validation": ("{domain}_val.txt", "{domain}_crossval_kfold.txt"),
+        },
+        folders=("lists", "splits", "."), images=(".", "images", "kfold"),
+    ),
+    classes=7, preset="pacs", tested_whole=True,
+    counts={
+        "art_painting": {"train": 1840, "validation": 208},
+        "cartoon": {"train": 2107, "validation": 237},
+        "photo": {"train": 1499, "validation": 171},
+        "sketch": {"train": 3531, "validation": 398},
+    },
+    digests={
+        "art_painting": "952f303fb27b1414d040e6f5b6a0afd8dc6b5800db17be57ac3ed63e8d4a3f29",
+        "cartoon": "7911c14f8fee0d30073bd3c62b2094d6ee7e377a0551ec507ecec6a59b3d8679",
+        "photo": "43c52a259fe8ae480097379ef54b72e1c998de59a68380758cab96dd06b708bf",
+        "sketch": "e279f152a5f83e6b13397946d877d6987e155f6e500ec24224dc8884089b462c",
+    },
+)  # fmt: skip
+
+SETS = {published.name: published for published in (PACS,)}
+"""By name."""
