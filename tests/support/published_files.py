@@ -22,7 +22,7 @@ def write_images(root: Path, names: list[str], seed: int = 0, side: int = 16) ->
 def write_lists(
     root: Path, images: Path, lists: dict[str, dict[str, int]], domains: tuple[str, ...], first: int = 0
 ) -> None:
-    """Images, and lists of them: {"{domain}_train.txt": {"dog": 3}} is three dogs in each domain's list of that name."""
+    """Images, and lists of them: {"{domain}_train.txt": {"dog": 3}} is three dogs in every domain's list."""
     classes = sorted({label for counts in lists.values() for label in counts})
     for seed, domain in enumerate(domains):
         for pattern, counts in lists.items():

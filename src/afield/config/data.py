@@ -13,6 +13,7 @@ Placement = Literal["auto", "resident", "streamed"]
 OWN_PRESETS = {
     "digits": "digits", "digit5": "digit5", "digit5-padded": "digit5",
     "rotated-mnist": "rotated-mnist", "rotated-mnist-1000": "rotated-mnist-1000", "pacs": "pacs",
+    "office-home": "office-home", "office-home-original": "office-home",
 }  # fmt: skip
 """Data sets that have a preset of their own; for others it is chosen by the size of their images."""
 

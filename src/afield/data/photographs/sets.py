@@ -1,7 +1,8 @@
 """The data sets: what each is, where to get it, in what files it comes, and how many images it has."""
 
 from afield.data.photographs.lists import Lists
-from afield.data.photographs.published import PublishedSet
+from afield.data.photographs.published import ALL, PublishedSet
+from afield.data.photographs.trees import Tree
 
 PACS = PublishedSet(
     "pacs", "PACS", folder="pacs",
@@ -30,5 +31,24 @@ PACS = PublishedSet(
     },
 )  # fmt: skip
 
-SETS = {published.name: published for published in (PACS,)}
+_OFFICE_HOME_COUNTS = {
+    "art": {ALL: 2427}, "clipart": {ALL: 4365}, "product": {ALL: 4439}, "real_world": {ALL: 4357},
+}  # fmt: skip
+
+OFFICE_HOME = PublishedSet(
+    "office-home", "Office-Home as Dassl divides it", folder="office_home_dg",
+    layout="DOMAIN/train/CLASS/*.jpg and DOMAIN/val/CLASS/*.jpg, with the domains art, clipart, product and real_world",
+    page="Office-Home-DG in Dassl's DATASETS.md",
+    arrangement=Tree(splits={"train": "train", "val": "validation"}),
+    classes=65, preset="office-home", tested_whole=True, counts=_OFFICE_HOME_COUNTS,
+)  # fmt: skip
+
+OFFICE_HOME_ORIGINAL = PublishedSet(
+    "office-home-original", "Office-Home", folder="office_home",
+    layout="DOMAIN/CLASS/*.jpg, with the domains Art, Clipart, Product and Real World",
+    page="https://www.hemanthdv.org/officeHomeDataset.html (Venkateswara et al., CVPR 2017)",
+    arrangement=Tree(), classes=65, preset="office-home", tested_whole=True, counts=_OFFICE_HOME_COUNTS,
+)  # fmt: skip
+
+SETS = {published.name: published for published in (PACS, OFFICE_HOME, OFFICE_HOME_ORIGINAL)}
 """By name."""

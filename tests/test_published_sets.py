@@ -1,0 +1,88 @@
+"""Published data sets other than PACS, from small trees and lists in the layouts they come in."""
+
+import numpy as np
+import pytest
+
+from afield.config.data import OWN_PRESETS
+from afield.config.layers import data_preset
+from afield.config.protocols import protocols, published_figures
+from afield.data.photographs.sets import SETS
+from afield.data.task import make_task
+from afield.errors import AfieldError
+from support.published_files import load_small, write_images
+
+OFFICE_HOME = ("art", "clipart", "product", "real_world")
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("AFIELD_DATA", str(tmp_path))
+    monkeypatch.setenv("AFIELD_CACHE", str(tmp_path / "cache"))
+    return tmp_path
+
+
+def write_tree(root, folders, counts):
+    """For each folder of a domain or a split, so many images of each class."""
+    for seed, inside in enumerate(folders):
+        names = [f"{inside}/{label}/{n:05}.png" for label, count in counts.items() for n in range(count)]
+        write_images(root, names, seed)
+
+
+def sizes(domain):
+    return {part: len(split) for part, split in domain.splits.items()}
+
+
+def test_office_home_as_dassl_divides_it(folder):
+    root = folder / "office_home_dg"
+    write_tree(root, [f"{domain}/train" for domain in OFFICE_HOME], {"Alarm_Clock": 3, "Bed": 2})
+    write_tree(root, [f"{domain}/val" for domain in reversed(OFFICE_HOME)], {"Alarm_Clock": 1, "Bed": 1})
+    write_images(root, ["art/.hidden.png", "splits_ssdg/art/x.png"])
+    data = load_small("office-home", 2, {"all": 7})
+    assert (tuple(data.domains), data.classes, data.preset) == (OFFICE_HOME, ("Alarm_Clock", "Bed"), "office-home")
+    assert all(sizes(domain) == {"train": 5, "validation": 2, "test": 7} for domain in data.domains.values())
+    task, views = make_task(data, "dg", "art")
+    assert [len(view.images) for view in (*task.sources, *views.sources, views.target)] == [5, 5, 5, 2, 2, 2, 7]
+
+
+def test_office_home_as_it_was_published_holds_out_a_tenth_of_each_class(folder):
+    write_tree(folder / "office_home", ["Art", "Clipart", "Product", "Real World"], {"Alarm_Clock": 20, "Bed": 10})
+    data = load_small("office-home-original", 2, {"all": 30})
+    assert tuple(data.domains) == OFFICE_HOME
+    for domain in data.domains.values():
+        assert sizes(domain) == {"train": 27, "validation": 3, "test": 30}
+        assert np.bincount(domain.validation.labels).tolist() == [2, 1]
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_where_it_is_missing_one_line_says_what_it_needs_and_where_to_get_it(folder, name):
+    published = SETS[name]
+    with pytest.raises(AfieldError) as caught:
+        load_small(name, 2, {"all": 1})
+    for said in (str(folder / published.folder), published.layout, published.page):
+        assert said in str(caught.value)
+    (folder / published.folder).mkdir()
+    with pytest.raises(AfieldError, match=published.title) as caught:
+        load_small(name, 2, {"all": 1})
+    assert published.page in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_tree_that_is_not_whole_is_refused(folder):
+    write_tree(folder / "office_home", ["Art", "Clipart", "Product", "Real World"], {"Alarm_Clock": 2, "Bed": 2})
+    with pytest.raises(AfieldError, match="art has 4 images, and 5 were published"):
+        load_small("office-home-original", 2, {"all": 5})
+    with pytest.raises(AfieldError, match="2 classes are there, and 65 were published"):
+        load_small("office-home-original", 65, {"all": 4})
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_its_preset_and_its_protocols_fit_it(name):
+    published = SETS[name]
+    assert OWN_PRESETS[name] == published.preset
+    assert data_preset(published.preset)["network"]["pretrained"]
+    own = [protocol for protocol in protocols().values() if protocol.data == name]
+    for protocol in own:
+        assert protocol.targets == published.domains
+        if protocol.published:
+            for figures in published_figures(protocol.published).values():
+                assert set(figures) == {*protocol.targets, "average"}
