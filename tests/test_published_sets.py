@@ -9,7 +9,7 @@ from afield.config.protocols import protocols, published_figures
 from afield.data.photographs.sets import SETS
 from afield.data.task import make_task
 from afield.errors import AfieldError
-from support.published_files import load_small, write_images
+from support.published_files import load_small, write_images, write_lists
 
 OFFICE_HOME = ("art", "clipart", "product", "real_world")
 
@@ -51,6 +51,20 @@ def test_office_home_as_it_was_published_holds_out_a_tenth_of_each_class(folder)
     for domain in data.domains.values():
         assert sizes(domain) == {"train": 27, "validation": 3, "test": 30}
         assert np.bincount(domain.validation.labels).tolist() == [2, 1]
+
+
+@pytest.mark.parametrize(("name", "lists"), [("domainnet", "splits"), ("mini-domainnet", "splits_mini")])
+def test_domainnet_and_its_small_version_are_what_their_lists_name_of_the_same_images(folder, name, lists):
+    root = folder / "domainnet"
+    others = ["clipart/zebra/left_out.png"]
+    write_images(root, others)
+    parts = {f"{lists}/{{domain}}_train.txt": {"bird": 3, "t-shirt": 4}, f"{lists}/{{domain}}_test.txt": {"t-shirt": 2}}
+    write_lists(root, root, parts, SETS[name].domains)
+    data = load_small(name, 2, {"train": 7, "test": 2})
+    assert (tuple(data.domains), data.classes) == (SETS[name].domains, ("bird", "t-shirt"))
+    assert all(sizes(domain) == {"train": 7, "test": 2} for domain in data.domains.values())
+    task, views = make_task(data, "uda", "sketch")
+    assert [len(view.images) for view in (task.target, views.target)] == [7, 2]
 
 
 @pytest.mark.parametrize("name", SETS)

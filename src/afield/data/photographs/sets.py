@@ -50,5 +50,35 @@ OFFICE_HOME_ORIGINAL = PublishedSet(
     arrangement=Tree(), classes=65, preset="office-home", tested_whole=True, counts=_OFFICE_HOME_COUNTS,
 )  # fmt: skip
 
-SETS = {published.name: published for published in (PACS, OFFICE_HOME, OFFICE_HOME_ORIGINAL)}
+_TRAIN_AND_TEST = {"train": ("{domain}_train.txt",), "test": ("{domain}_test.txt",)}
+_DOMAINNET_PAGE = "http://ai.bu.edu/M3SDA (the cleaned version; Peng et al., ICCV 2019)"
+
+DOMAINNET = PublishedSet(
+    "domainnet", "DomainNet", folder="domainnet",
+    layout="DOMAIN/CLASS/*.jpg, and splits/DOMAIN_train.txt and DOMAIN_test.txt", page=_DOMAINNET_PAGE,
+    arrangement=Lists(_TRAIN_AND_TEST, folders=("splits", ".")), classes=345, preset="domainnet",
+    counts={
+        "clipart": {"train": 33_525, "test": 14_604},
+        "infograph": {"train": 36_023, "test": 15_582},
+        "painting": {"train": 50_416, "test": 21_850},
+        "quickdraw": {"train": 120_750, "test": 51_750},
+        "real": {"train": 120_906, "test": 52_041},
+        "sketch": {"train": 48_212, "test": 20_916},
+    },
+)  # fmt: skip
+
+# Five images of each class to test on; 140,006 in all (Zhou et al., Domain Adaptive Ensemble Learning).
+MINI_DOMAINNET = PublishedSet(
+    "mini-domainnet", "mini-DomainNet", folder="domainnet",
+    layout="DomainNet's DOMAIN/CLASS/*.jpg, and splits_mini/DOMAIN_train.txt and DOMAIN_test.txt",
+    page=f"{_DOMAINNET_PAGE} for the images, and miniDomainNet in Dassl's DATASETS.md for the lists",
+    arrangement=Lists(_TRAIN_AND_TEST, folders=("splits_mini",)), classes=126, preset="mini-domainnet",
+    counts={
+        "clipart": {"test": 630}, "painting": {"test": 630}, "real": {"test": 630}, "sketch": {"test": 630},
+        ALL: {ALL: 140_006},
+    },
+)  # fmt: skip
+
+_ALL_SETS = (PACS, OFFICE_HOME, OFFICE_HOME_ORIGINAL, DOMAINNET, MINI_DOMAINNET)
+SETS = {published.name: published for published in _ALL_SETS}
 """By name."""
