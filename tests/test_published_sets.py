@@ -67,6 +67,25 @@ def test_domainnet_and_its_small_version_are_what_their_lists_name_of_the_same_i
     assert [len(view.images) for view in (task.target, views.target)] == [7, 2]
 
 
+@pytest.mark.parametrize("between", ["", "/images"])
+def test_office_31_with_and_without_its_folder_of_images(folder, between):
+    root = folder / "office31"
+    write_tree(root, [f"{domain}{between}" for domain in ("amazon", "dslr", "webcam")], {"back_pack": 4, "bike": 3})
+    data = load_small("office-31", 2, {"all": 7})
+    assert (tuple(data.domains), data.classes) == (("amazon", "dslr", "webcam"), ("back_pack", "bike"))
+    assert all(sizes(domain) == {"train": 5, "validation": 2, "test": 7} for domain in data.domains.values())
+
+
+def test_vlcs_has_three_splits_and_no_image_twice(folder):
+    root, domains = folder / "VLCS", ("CALTECH", "LABELME", "PASCAL", "SUN")
+    splits = ("train", "crossval", "test")
+    write_tree(root, [f"{domain}/{split}" for domain in domains for split in (*splits, "full")], {"0": 2, "4": 1})
+    data = load_small("vlcs", 2, {"train": 3, "validation": 3, "test": 3, "all": 9})
+    assert (tuple(data.domains), data.classes) == (("caltech", "labelme", "pascal", "sun"), ("bird", "person"))
+    assert all(sizes(domain) == {"train": 3, "validation": 3, "test": 3} for domain in data.domains.values())
+    assert data.notes == ()
+
+
 @pytest.mark.parametrize("name", SETS)
 def test_where_it_is_missing_one_line_says_what_it_needs_and_where_to_get_it(folder, name):
     published = SETS[name]

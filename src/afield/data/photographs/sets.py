@@ -79,6 +79,27 @@ MINI_DOMAINNET = PublishedSet(
     },
 )  # fmt: skip
 
-_ALL_SETS = (PACS, OFFICE_HOME, OFFICE_HOME_ORIGINAL, DOMAINNET, MINI_DOMAINNET)
+OFFICE_31 = PublishedSet(
+    "office-31", "Office-31", folder="office31",
+    layout="DOMAIN/CLASS/*.jpg or DOMAIN/images/CLASS/*.jpg, with the domains amazon, dslr and webcam",
+    page="https://people.eecs.berkeley.edu/~jhoffman/domainadapt (Saenko et al., ECCV 2010)",
+    arrangement=Tree(), classes=31, preset="photos", tested_whole=True,
+    counts={"amazon": {ALL: 2817}, "dslr": {ALL: 498}, "webcam": {ALL: 795}},
+)  # fmt: skip
+
+VLCS = PublishedSet(
+    "vlcs", "VLCS", folder="VLCS",
+    layout="DOMAIN/train/CLASS/*.jpg, and the same in DOMAIN/crossval and DOMAIN/test, with the domains CALTECH, "
+    "LABELME, PASCAL and SUN and the classes 0 to 4",
+    page="VLCS in Dassl's DATASETS.md",
+    arrangement=Tree(
+        splits={"train": "train", "crossval": "validation", "test": "test"},
+        classes={"0": "bird", "1": "car", "2": "chair", "3": "dog", "4": "person"},
+    ),
+    classes=5, preset="photos",
+    counts={"caltech": {ALL: 1415}, "labelme": {ALL: 2656}, "pascal": {ALL: 3376}, "sun": {ALL: 3282}},
+)  # fmt: skip
+
+_ALL_SETS = (PACS, OFFICE_HOME, OFFICE_HOME_ORIGINAL, DOMAINNET, MINI_DOMAINNET, OFFICE_31, VLCS)
 SETS = {published.name: published for published in _ALL_SETS}
 """By name."""
