@@ -11,7 +11,7 @@ Placement = Literal["auto", "resident", "streamed"]
 
 
 OWN_PRESETS = {
-    "digits": "digits", "digit5": "digit5", "digit5-padded": "digit5",
+    "digits": "digits", "digit5": "digit5", "digit5-padded": "digit5", "digit5-m3sda": "digit5",
     "rotated-mnist": "rotated-mnist", "rotated-mnist-1000": "rotated-mnist-1000", "pacs": "pacs",
     "office-home": "office-home", "office-home-original": "office-home",
     "domainnet": "domainnet", "mini-domainnet": "mini-domainnet", "office-31": "photos", "vlcs": "photos",

@@ -30,6 +30,7 @@ def builders() -> dict[str, Builder]:
     from afield.data import digits as _digits  # noqa: F401
     from afield.data import photographs as _photographs  # noqa: F401
     from afield.data import rotated_mnist as _rotated_mnist  # noqa: F401
+    from afield.data.digit5 import m3sda as _m3sda  # noqa: F401
 
     return _builders
 
