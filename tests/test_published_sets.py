@@ -1,16 +1,21 @@
 """Published data sets other than PACS, from small trees and lists in the layouts they come in."""
 
+from collections import Counter
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from afield.config.data import OWN_PRESETS
 from afield.config.layers import data_preset
 from afield.config.protocols import protocols, published_figures
+from afield.data.photographs.published import ALL
 from afield.data.photographs.sets import SETS
 from afield.data.task import make_task
 from afield.errors import AfieldError
 from support.published_files import load_small, write_images, write_lists
 
+DOCUMENT = (Path(__file__).parents[1] / "docs/data.md").read_text("utf-8")
 OFFICE_HOME = ("art", "clipart", "product", "real_world")
 
 
@@ -109,6 +114,16 @@ def test_a_tree_that_is_not_whole_is_refused(folder):
 
 
 @pytest.mark.parametrize("name", SETS)
+def test_the_documents_have_its_folder_and_its_counts(name):
+    published = SETS[name]
+    rows = [line for line in DOCUMENT.splitlines() if line.startswith(f"| `{name}` |")]
+    assert len(rows) == 1
+    counts = published.counts.get(ALL) or Counter({ALL: sum(sum(of.values()) for of in published.counts.values())})
+    assert f"{counts[ALL]:,}, {len(published.domains)}, {published.classes} |" in rows[0] or "the same" in rows[0]
+    assert f"`{published.folder}/" in rows[0]
+
+
+@pytest.mark.parametrize("name", SETS)
 def test_its_preset_and_its_protocols_fit_it(name):
     published = SETS[name]
     assert OWN_PRESETS[name] == published.preset
@@ -117,5 +132,6 @@ def test_its_preset_and_its_protocols_fit_it(name):
     for protocol in own:
         assert protocol.targets == published.domains
         if protocol.published:
+            assert protocol.task == {"mini-domainnet": "uda"}.get(name, "dg"), "as in the paper's tables"
             for figures in published_figures(protocol.published).values():
                 assert set(figures) == {*protocol.targets, "average"}

@@ -14,7 +14,7 @@ from afield.data.registry import data_folder
 from afield.errors import AfieldError
 
 HELD_OUT = 0.1
-"""Of each class of each domain to validate on, where no splits were published: as much as PACS and Office-Home have."""
+"""Of each class of each domain to validate on, where no splits were published: as much as PACS has."""
 
 
 def load_published(published: PublishedSet) -> DomainSet:
