@@ -329,11 +329,17 @@ def show(
 def download(name: Annotated[str, typer.Argument(help="Data set.")]) -> None:
     """Download a data set into the folder in AFIELD_DATA (default: data), and say what must be added by hand."""
     from afield.data.digit5.download import download_digit5
+    from afield.data.digit5.m3sda import LAYOUT, PAGE
+    from afield.data.photographs.sets import SETS
     from afield.data.registry import check_data
 
     check_data(name)
     # These are all read from its files.
     if name not in ("digit5", "digit5-padded", "rotated-mnist", "rotated-mnist-1000"):
+        by_hand = {each.name: (each.page, each.layout) for each in SETS.values()} | {"digit5-m3sda": (PAGE, LAYOUT)}
+        if name in by_hand:
+            page, layout = by_hand[name]
+            raise AfieldError(f"'{name}' is to be downloaded by hand: see {page}; it holds {layout}")
         raise AfieldError(f"'{name}' needs no download; only digit5 does")
     for line in download_digit5():
         print(line)

@@ -110,7 +110,8 @@ def extremes_table(data: DomainSet) -> Table:
     table = empty_table("classes", ["domain"], ["classes"], ["smallest class", "largest class"])
     for name, domain in data.domains.items():
         if domain.labelled:
-            counts = np.sum([of for part in LABELLED_SPLITS if (of := class_counts(data, domain, part))], axis=0)
+            parts = [part for part in LABELLED_SPLITS if not (part == "test" and domain.tested_whole)]
+            counts = np.sum([of for part in parts if (of := class_counts(data, domain, part))], axis=0)
             there = np.flatnonzero(counts)
             ends = [there[counts[there].argmin()], there[counts[there].argmax()]] if len(there) else []
             shown = [f"{printable(data.classes[label])} ({counts[label]})" for label in ends] or ["-", "-"]

@@ -11,8 +11,10 @@ Placement = Literal["auto", "resident", "streamed"]
 
 
 OWN_PRESETS = {
-    "digits": "digits", "digit5": "digit5", "digit5-padded": "digit5",
-    "rotated-mnist": "rotated-mnist", "rotated-mnist-1000": "rotated-mnist-1000",
+    "digits": "digits", "digit5": "digit5", "digit5-padded": "digit5", "digit5-m3sda": "digit5",
+    "rotated-mnist": "rotated-mnist", "rotated-mnist-1000": "rotated-mnist-1000", "pacs": "pacs",
+    "office-home": "office-home", "office-home-original": "office-home",
+    "domainnet": "domainnet", "mini-domainnet": "mini-domainnet", "office-31": "photos", "vlcs": "photos",
 }  # fmt: skip
 """Data sets that have a preset of their own; for others it is chosen by the size of their images."""
 
@@ -23,7 +25,7 @@ class DataOptions(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     name: str = Field("digits", description="a data set's name, a folder, a manifest, or hf:NAME; see `afield data`")
-    preset: str = Field("", description="settings that suit the images: digits, digit5, rotated-mnist, small or photos")
+    preset: str = Field("", description="settings that suit the images: digits, digit5, pacs, small, photos and more")
     image_size: int = Field(32, ge=8, le=2048, description="height and width in pixels of what the network sees")
     oblong: Oblong = Field(
         "squash",

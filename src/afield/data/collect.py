@@ -12,14 +12,16 @@ from afield.data.entries import ImageEntry, Listing, counted
 from afield.data.images import Images, Indices
 from afield.data.leaks import notes_on_leaks
 from afield.data.probing import probe_all
-from afield.data.splits import divide
+from afield.data.splits import TEST_SHARE, divide
 from afield.errors import AfieldError
 
 NAMED = 3
 SKIP = "skip_bad (--skip-bad) leaves them out"
 
 
-def make_domain_set(name: str, listing: Listing, *, skip_bad: bool = False, workers: int = 0) -> DomainSet:
+def make_domain_set(
+    name: str, listing: Listing, *, skip_bad: bool = False, workers: int = 0, held_out: float = TEST_SHARE
+) -> DomainSet:
     """The data set of listed images; the first time, this reads every one of them."""
     check_domains(name, labels_by_domain(listing.entries), listing.hint)  # before reading, which may take minutes
     probes = probe_all(listing.sources, listing.stamps, listing.place, workers)
@@ -32,7 +34,10 @@ def make_domain_set(name: str, listing: Listing, *, skip_bad: bool = False, work
         notes = (f"left out: {message}", *notes)
     take = partial(_encoded, listing, probes, workers)
     good = [number for number, probe in enumerate(probes) if not probe.error]
-    return assemble(name, listing.entries, probes, take, good, origin=listing.origin, hint=listing.hint, notes=notes)
+    return assemble(
+        name, listing.entries, probes, take, good,
+        origin=listing.origin, hint=listing.hint, notes=notes, held_out=held_out,
+    )  # fmt: skip
 
 
 def assemble(
@@ -46,6 +51,7 @@ def assemble(
     hint: str,
     notes: tuple[str, ...] = (),
     classes: Sequence[str] = (),
+    held_out: float = TEST_SHARE,
 ) -> DomainSet:
     """The data set of those entries whose numbers are given; `take` gives the images of some of them.
 
@@ -58,7 +64,7 @@ def assemble(
     by_domain: dict[str, list[int]] = {domain: [] for domain in labels}
     for number in numbers:
         by_domain[entries[number].domain].append(number)
-    divided = {domain: divide(domain, members, entries, probes) for domain, members in by_domain.items()}
+    divided = {domain: divide(domain, members, entries, probes, held_out) for domain, members in by_domain.items()}
 
     def split(numbers: list[int], labelled: bool) -> Split:
         found = [index[entries[number].label or ""] for number in numbers] if labelled else None

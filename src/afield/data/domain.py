@@ -63,6 +63,8 @@ class Domain:
     validation: Split | None = None
     unlabelled: Split | None = None
     """Further images of a labelled domain that have no label; a target's training sees them too."""
+    tested_whole: bool = False
+    """Whether `test` has the images of `train` and `validation` again: a target is tested on all of its images."""
 
     @property
     def labelled(self) -> bool:

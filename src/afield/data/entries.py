@@ -64,6 +64,19 @@ def stamp(*parts: object) -> str:
     return hashlib.blake2b(repr(parts).encode(), digest_size=10).hexdigest()
 
 
+def stamps_of(files: Files) -> tuple[list[str], list[int]]:
+    """A word for each file, "" for one that cannot be found; and the numbers of those that cannot."""
+    stamps, missing = [], []
+    for number in range(len(files)):
+        try:
+            status = os.stat(files[number])  # noqa: PTH116
+            stamps.append(stamp(files[number], status.st_size, status.st_mtime_ns))
+        except (OSError, ValueError):
+            missing.append(number)
+            stamps.append("")
+    return stamps, missing
+
+
 def split_named(word: str, where: str) -> str:
     """The split that a word names, or the error that says where an unknown word stands."""
     if word.lower() not in SPLITS:

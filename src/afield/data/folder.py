@@ -32,18 +32,23 @@ class Location(NamedTuple):
     deeper: list[str]
 
 
-def list_folder(folder: Path) -> Listing:
-    """All images below a folder, with the meaning of the folders they lie in."""
+Reading = Callable[[Sequence[Sequence[str]], str], "list[Location | None]"]
+"""From the folders that images lie in, and the folder of them all, to their meaning."""
+
+
+def list_folder(folder: Path, read: Reading | None = None, layout: str = LAYOUT) -> Listing:
+    """All images below a folder, with the meaning of the folders they lie in: that of `read_layout` or another."""
     found: list[Found] = []
     empty: list[str] = []
     _search(str(folder), "", frozenset(), found, empty)
     if not found:
-        raise AfieldError(f"no images in {folder}: {LAYOUT}")
+        raise AfieldError(f"no images in {folder}: {layout}")
     found.sort()
     notes = [f"folders without images: {some_of(sorted(empty), 10)}"] if empty else []
     parents = [each.name.rpartition("/")[0] for each in found]
     distinct = sorted(set(parents) - {""})  # far fewer than files
-    places = dict(zip(distinct, read_layout([parent.split("/") for parent in distinct], str(folder)), strict=True))
+    meanings = (read or read_layout)([parent.split("/") for parent in distinct], str(folder))
+    places = dict(zip(distinct, meanings, strict=True))
     root = os.path.abspath(folder)  # noqa: PTH100 - `resolve` would follow links
     entries, stamps, stray = [], [], []
     for each, parent in zip(found, parents, strict=True):
@@ -54,11 +59,11 @@ def list_folder(folder: Path) -> Listing:
         entries.append(ImageEntry(each.name, place.domain, place.label, place.split))
         stamps.append(stamp(f"{root}/{each.name}", each.size, each.changed))
     if not entries:
-        raise AfieldError(f"the images in {folder} lie in no folder of a domain: {LAYOUT}")
+        raise AfieldError(f"the images in {folder} lie in no folder of a domain: {layout}")
     if stray:
         notes.append(f"left out, because they lie in no folder of a domain: {some_of(stray)}")
     files = Files(root, [entry.source for entry in entries])
-    return Listing(entries, files, stamps, root, f"image files in {folder}", LAYOUT, tuple(notes))
+    return Listing(entries, files, stamps, root, f"image files in {folder}", layout, tuple(notes))
 
 
 def _search(root: str, inside: str, around: frozenset[tuple[int, int]], found: list[Found], empty: list[str]) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from afield.config.data import DataOptions
+from afield.config.layers import data_preset
 from afield.data.collect import make_domain_set
 from afield.data.domain import DomainSet
 from afield.data.entries import Listing
@@ -82,5 +83,7 @@ def suggested_settings(data: DomainSet, options: DataOptions) -> dict[str, dict[
         )
         preset = preset or ("small" if np.median(sizes.min(axis=1)) <= SMALL_SIDE else "photos")
         side = int(sizes[0, 0]) if (sizes == sizes[0, 0]).all() else None
-    size = {"image_size": side} if side in SIZES and preset != "photos" else {}
+    # A preset that is not made for images of any size knows the size of its own; `small` has one for want of another.
+    sized = preset != "small" and "image_size" in data_preset(preset).get("data", {})
+    size = {"image_size": side} if side in SIZES and not sized else {}
     return {"data": {"preset": preset, **size}}

@@ -28,7 +28,9 @@ def builders() -> dict[str, Builder]:
     """All data sets by name: the package's own, which register themselves when first asked for, and the user's."""
     from afield.data import digit5 as _digit5  # noqa: F401
     from afield.data import digits as _digits  # noqa: F401
+    from afield.data import photographs as _photographs  # noqa: F401
     from afield.data import rotated_mnist as _rotated_mnist  # noqa: F401
+    from afield.data.digit5 import m3sda as _m3sda  # noqa: F401
 
     return _builders
 

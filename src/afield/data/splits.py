@@ -12,8 +12,14 @@ Parts = dict[str, list[int]]
 """The numbers of the images in each split, by the names that `Domain` has for splits."""
 
 
-def divide(domain: str, numbers: Sequence[int], entries: Sequence[ImageEntry], probes: Sequence[Probe]) -> Parts:
-    """The splits of one domain, of which these are the images."""
+def divide(
+    domain: str,
+    numbers: Sequence[int],
+    entries: Sequence[ImageEntry],
+    probes: Sequence[Probe],
+    share: float = TEST_SHARE,
+) -> Parts:
+    """The splits of one domain, of which these are the images; where none are given, a share is held out to test on."""
     labelled = [number for number in numbers if entries[number].label is not None]
     without = [number for number in numbers if entries[number].label is None]
     parts = _as_given(domain, labelled or without, entries)
@@ -26,7 +32,7 @@ def divide(domain: str, numbers: Sequence[int], entries: Sequence[ImageEntry], p
     elif not labelled:
         parts["test"] = parts["train"]  # all of it is adapted to and predicted; there is nothing to measure
     else:
-        test = _held_out(domain, parts["train"], entries, probes)
+        test = _held_out(domain, parts["train"], entries, probes, share)
         parts["test"] = [number for number in parts["train"] if number in test]
         parts["train"] = [number for number in parts["train"] if number not in test]
     return parts
@@ -52,7 +58,9 @@ def _as_given(domain: str, numbers: Sequence[int], entries: Sequence[ImageEntry]
     return parts
 
 
-def _held_out(domain: str, numbers: Sequence[int], entries: Sequence[ImageEntry], probes: Sequence[Probe]) -> set[int]:
+def _held_out(
+    domain: str, numbers: Sequence[int], entries: Sequence[ImageEntry], probes: Sequence[Probe], share: float
+) -> set[int]:
     """A share of each class, chosen by nothing but contents: the first by digest. Equal images stay together."""
     labels_of: dict[str, set[str]] = {}
     by_class: dict[str, dict[str, list[int]]] = {}
@@ -72,6 +80,6 @@ def _held_out(domain: str, numbers: Sequence[int], entries: Sequence[ImageEntry]
         own = sorted(digest for digest in images if len(labels_of[digest]) == 1)
         if not own:
             raise AfieldError(f"all images of class {label} of domain {domain} are in another of its classes too")
-        for digest in own[: min(max(1, round(TEST_SHARE * len(images))), len(images) - 1)]:
+        for digest in own[: min(max(1, round(share * len(images))), len(images) - 1)]:
             chosen.update(images[digest])
     return chosen

@@ -55,7 +55,7 @@ def read_npz(part: str, paths: list[Path]) -> Stored:
             raise ValueError(f"it has no {' and no '.join(sorted(missing))}")
         images, labels = archive[f"x_{part}"], archive[f"y_{part}"]
         _check(images, (SIDE, SIDE, 3))
-        labels = _labels(labels, len(images), 0, 9)
+        labels = checked_labels(labels, len(images), 0, 9)
         return Stored(len(images), lambda chosen: images[chosen], labels, sized=True, framed=has_frame(images))
 
 
@@ -65,7 +65,7 @@ def read_idx(part: str, paths: list[Path]) -> Stored:
     with naming(paths[0]):
         _check(images, (MNIST_SIDE, MNIST_SIDE))
     with naming(paths[1]):
-        return Stored(len(images), lambda chosen: images[chosen], _labels(labels, len(images), 0, 9))
+        return Stored(len(images), lambda chosen: images[chosen], checked_labels(labels, len(images), 0, 9))
 
 
 def _read_idx(path: Path) -> NDArray[np.uint8]:
@@ -94,7 +94,7 @@ def read_pngs(part: str, paths: list[Path]) -> Stored:
             raise FileNotFoundError(f"{lost} is missing, which {paths[0].name} names")
     with naming(paths[0]):
         count = sum(1 for _ in folder.glob("*.png"))
-        labels = _labels(np.array([int(label) for _, label in pairs]), count, 0, 9)
+        labels = checked_labels(np.array([int(label) for _, label in pairs]), count, 0, 9)
     return Stored(count, lambda chosen: np.stack([_read_png(files[index]) for index in chosen]), labels)
 
 
@@ -111,7 +111,7 @@ def read_libsvm(part: str, paths: list[Path]) -> Stored:
 
     with naming(paths[0]):
         values, labels = load_svmlight_file(str(paths[0]))
-        return _usps(values.toarray(), -1, _labels(labels, values.shape[0], 1, 10) - 1)
+        return _usps(values.toarray(), -1, checked_labels(labels, values.shape[0], 1, 10) - 1)
 
 
 def read_h5(part: str, paths: list[Path]) -> Stored:
@@ -122,7 +122,7 @@ def read_h5(part: str, paths: list[Path]) -> Stored:
         if f"{part}/data" not in file or f"{part}/target" not in file:
             raise ValueError(f"it has no {part}/data or no {part}/target")
         values, labels = file[f"{part}/data"][:], file[f"{part}/target"][:]
-        return _usps(values, 0, _labels(labels, len(values), 0, 9))
+        return _usps(values, 0, checked_labels(labels, len(values), 0, 9))
 
 
 def _usps(values: NDArray[Any], darkest: int, labels: Labels) -> Stored:
@@ -147,7 +147,7 @@ def read_mat(part: str, paths: list[Path]) -> Stored:
             raise ValueError("it has no X or no y")
         images = np.moveaxis(content["X"], -1, 0)
         _check(images, (SIDE, SIDE, 3))
-        labels = _labels(content["y"].ravel(), len(images), 0, 10) % 10
+        labels = checked_labels(content["y"].ravel(), len(images), 0, 10) % 10
         return Stored(len(images), lambda chosen: np.ascontiguousarray(images[chosen]), labels)
 
 
@@ -157,7 +157,7 @@ def _check(images: NDArray[Any], shape: tuple[int, ...]) -> None:
         raise ValueError(f"images must be uint8 (N, {wanted}), not {images.dtype} {images.shape}")
 
 
-def _labels(labels: NDArray[Any], count: int, first: int, last: int) -> Labels:
+def checked_labels(labels: NDArray[Any], count: int, first: int, last: int) -> Labels:
     """Labels as they stand in a file, checked: one for each image, whole numbers in a range."""
     if labels.shape != (count,):
         raise ValueError(f"{count} images need labels of shape ({count},), not {labels.shape}")

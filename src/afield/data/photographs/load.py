@@ -1,0 +1,55 @@
+"""From a published data set's files to its domains."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from afield.data.collect import make_domain_set
+from afield.data.domain import Domain, DomainSet, Split
+from afield.data.entries import Listing
+from afield.data.images import JoinedImages
+from afield.data.photographs.published import PublishedSet, check_published
+from afield.data.registry import data_folder
+from afield.errors import AfieldError
+
+HELD_OUT = 0.1
+"""Of each class of each domain to validate on, where no splits were published: as much as PACS has."""
+
+
+def load_published(published: PublishedSet) -> DomainSet:
+    """The data set, if it is there and complete; the first time, this reads every image once."""
+    listing = list_published(published, data_folder() / published.folder)
+    data = make_domain_set(published.name, listing, held_out=HELD_OUT)
+    domains = {
+        name: tested_whole(domain) if published.tested_whole else domain for name, domain in data.domains.items()
+    }
+    return replace(data, domains=domains, preset=published.preset)
+
+
+def list_published(published: PublishedSet, folder: Path) -> Listing:
+    """All images of a published data set, checked to be those, before any of them is read."""
+    if not folder.is_dir():
+        raise AfieldError(
+            f"no folder {folder}: {published.name} is read from the folder {published.folder} in AFIELD_DATA "
+            f"(default: data), which holds {published.layout}; {published.where}"
+        )
+    try:
+        listing = published.arrangement.list_images(folder, published.domains)
+        check_published(listing.entries, published)
+    except AfieldError as error:
+        raise AfieldError(
+            f"{published.title} cannot be used: {error}; {folder} must hold {published.layout}; {published.where}"
+        ) from error
+    # Two data sets may share images, and what is remembered of them is kept for each.
+    place = f"{listing.place} as {published.name}"
+    return replace(listing, place=place, origin=f"real: {published.title}", hint=published.layout, notes=())
+
+
+def tested_whole(domain: Domain) -> Domain:
+    """The domain with all its images to test on; those held out become the ones to validate on."""
+    assert domain.train.labels is not None
+    assert domain.test.labels is not None
+    images = JoinedImages([domain.train.images, domain.test.images])
+    everything = Split(images, np.concatenate([domain.train.labels, domain.test.labels]))
+    return replace(domain, validation=domain.test, test=everything, tested_whole=True)

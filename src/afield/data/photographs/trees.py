@@ -1,0 +1,44 @@
+"""Trees of image files, DOMAIN/CLASS/*.jpg or DOMAIN/SPLIT/CLASS/*.jpg, in the words their authors have for these."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from afield.data.entries import Listing
+from afield.data.folder import Location, list_folder
+
+BETWEEN = "images"
+"""A folder of this name between a domain and its classes has no meaning: Office-31 comes so."""
+
+
+@dataclass(frozen=True)
+class Tree:
+    """What the folders mean. Images in folders of other domains or splits are not part of the data set."""
+
+    splits: Mapping[str, str] = field(default_factory=dict)
+    """From the folders between domain and class to the names that `Domain` has for splits; none: no such folders."""
+    classes: Mapping[str, str] = field(default_factory=dict)
+    """The names of classes whose folders are called otherwise."""
+
+    def list_images(self, folder: Path, domains: Sequence[str]) -> Listing:
+        """The images in the folders of these domains."""
+
+        def read(folders: Sequence[Sequence[str]], _root: str) -> list[Location | None]:
+            return [self.meaning(path, domains) for path in folders]
+
+        return list_folder(folder, read, f"the domains are {', '.join(domains)}")
+
+    def meaning(self, path: Sequence[str], domains: Sequence[str]) -> Location | None:
+        """Of one folder, given as the names on the way there; None for one that is not part of the data set."""
+        domain, *inside = path
+        domain = domain.lower().replace(" ", "_")
+        if inside[:1] == [BETWEEN]:
+            inside = inside[1:]
+        split = None
+        if self.splits:
+            split, inside = self.splits.get(inside[0].lower()) if inside else None, inside[1:]
+            if split is None:
+                return None
+        if domain not in domains or not inside:
+            return None
+        return Location(split, domain, self.classes.get(inside[0], inside[0]), inside[1:])
