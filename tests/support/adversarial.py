@@ -1,4 +1,4 @@
-"""What the tests of DANN, ADDA, DCTN and MME share: small methods, a batch for them, gradients of a loss."""
+"""What the tests of DANN, CDAN, ADDA, DCTN and MME share: small methods, a batch for them, gradients of a loss."""
 
 import torch
 
