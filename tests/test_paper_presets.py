@@ -13,7 +13,7 @@ from afield.methods.create import create_method
 
 COMPARED = [
     "adda", "ccsa", "cdan", "coral", "crossgrad", "dael", "dan", "dann", "dctn", "epi-fcr", "jan", "jigen", "m3sda",
-    "m3sda-beta", "mcc", "mcd", "meda", "mmd-aae", "mme",
+    "m3sda-beta", "mcc", "mcd", "meda", "mixstyle", "mmd-aae", "mme",
 ]  # fmt: skip
 RECIPES = [f"{name}-paper" for name in COMPARED]
 
