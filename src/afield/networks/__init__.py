@@ -14,6 +14,7 @@ from afield.networks.gates import (
     SpatialGate,
 )
 from afield.networks.heads import Classifier, Experts, Pool, classify_all, run_aside
+from afield.networks.stages import early_stages
 
 __all__ = [
     "DIGIT_NETWORK",
@@ -35,6 +36,7 @@ __all__ = [
     "build_backbone",
     "check_backbone",
     "classify_all",
+    "early_stages",
     "hold_still",
     "let_go",
     "map_shape",
