@@ -5,10 +5,9 @@ import sys
 import warnings
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from afield import __version__
 from afield.app.config_command import config as config_command
@@ -36,6 +35,8 @@ from afield.app.options import (
     parsed_settings,
     parsed_sources,
 )
+from afield.app.screen import out
+from afield.app.table_command import table as table_command
 from afield.errors import AfieldError, MissingMethodError, unknown
 
 # Commands import what they need when they run: torch takes seconds, and most commands do not need it.
@@ -50,11 +51,7 @@ data_app = typer.Typer(
     help="Data sets: list them, look at them, download them.", invoke_without_command=True, rich_markup_mode=None
 )
 app.add_typer(data_app, name="data", epilog="Example: afield data show digits")
-# Names of domains, classes and rows may contain brackets and colons, which must not be read as markup.
-PLAIN: dict[str, Any] = {"markup": False, "emoji": False, "highlight": False}
-out = Console(soft_wrap=True, **PLAIN)
 INTERRUPTED = 130
-WIDE = 160
 INTERRUPTED_HINTS = {
     "train": "--resume continues a run that has begun",
     "bench": "finished runs are recorded, and the same command continues with the others",
@@ -208,50 +205,9 @@ def bench(
         raise typer.Exit(1)
 
 
-@app.command(epilog="Example: afield table runs/digits --plan plans/digits.toml --compare far,baseline")
-def table(
-    records: Annotated[list[Path], typer.Argument(help="Files of records, or folders with one.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
-    selector: Annotated[str, typer.Option(help="Which evaluation of a run counts: last or source-val.")] = "last",
-    protocol: Annotated[str | None, typer.Option(help="The protocol, where the records have several.")] = None,
-    plan: Annotated[Path | None, typer.Option(help="Show only the runs of this plan, with its caption.")] = None,
-    row: Annotated[
-        list[str] | None, typer.Option(metavar="ROW", help="Show only this row; may be repeated; default: all.")
-    ] = None,
-    compare: Annotated[
-        list[str] | None, typer.Option(metavar="ROW,ROW", help="Compare two rows, seed by seed; may be repeated.")
-    ] = None,
-) -> None:
-    """Show mean, standard deviation and number of runs per method and target, beside the published figures."""
-    from afield.results.show import as_markdown, as_text, as_values, remarks
-    from afield.results.table import make_table
-
-    if as_json and (markdown or compare):
-        raise AfieldError("--json cannot be combined with --markdown or --compare")
-    whole = make_table(records, selector, protocol, plan)
-    made = whole.only(row) if row else whole
-    if as_json:
-        print(json.dumps(as_values(made)))
-        return
-    comparisons = [whole.compare(*pair_of_rows(text, [each.name for each in whole.rows])) for text in compare or []]
-    if markdown:
-        print(as_markdown(made, comparisons))
-        return
-    # A pipe has no width, and rich would cut the table to 80 columns.
-    screen = out if out.is_terminal else Console(width=WIDE, **PLAIN)
-    screen.print(as_text(made))
-    for remark in remarks(made, comparisons):
-        screen.print(remark)
-
-
-def pair_of_rows(text: str, rows: list[str]) -> tuple[str, str]:
-    """The two rows in one --compare; a row's name may contain a comma."""
-    words = text.split(",")
-    pairs = [(",".join(words[:i]).strip(), ",".join(words[i:]).strip()) for i in range(1, len(words))]
-    if not pairs:
-        raise AfieldError(f"--compare takes two rows, such as far,baseline, not '{text}'")
-    return next((pair for pair in pairs if set(pair) <= set(rows)), pairs[0])
+app.command("table", epilog="Example: afield table runs/digits --plan plans/digits.toml --compare far,baseline")(
+    table_command
+)
 
 
 @app.command(epilog="Example: afield methods far")
