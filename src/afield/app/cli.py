@@ -11,6 +11,8 @@ import typer
 
 from afield import __version__
 from afield.app.config_command import config as config_command
+from afield.app.model_commands import evaluate as evaluate_command
+from afield.app.model_commands import predict as predict_command
 from afield.app.options import (
     Backbone,
     BatchSize,
@@ -18,7 +20,6 @@ from afield.app.options import (
     Data,
     Device,
     LearningRate,
-    MethodAgain,
     MethodName,
     Pretrained,
     Seed,
@@ -59,7 +60,6 @@ INTERRUPTED_HINTS = {
 
 
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a run that is already in the output folder.")]
-CheckpointFile = Annotated[Path, typer.Argument(help="A run's folder, such as runs/x, or a checkpoint of it.")]
 
 
 def print_version(asked: bool) -> None:
@@ -141,49 +141,8 @@ def train(
 
 
 app.command("config", epilog="Example: afield config --method far --data photos/ --out mine.toml")(config_command)
-
-
-@app.command(epilog="Example: afield evaluate runs/x --domain street")
-def evaluate(
-    checkpoint: CheckpointFile,
-    data: Annotated[
-        str | None, typer.Option(help="Data set; default: the one it was trained on.", autocompletion=data_names)
-    ] = None,
-    domain: Annotated[list[str] | None, typer.Option(help="Domain; may be repeated; default: all.")] = None,
-    method: MethodAgain = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-) -> None:
-    """Measure a checkpoint's accuracy on the test images of domains."""
-    method = name_of_method(method)
-    from afield.app.evaluate import evaluate_checkpoint
-    from afield.app.show import evaluation_table
-
-    results = evaluate_checkpoint(checkpoint, data, domain, method=method)
-    if as_json:
-        print(json.dumps(results))
-        return
-    out.print(evaluation_table(f"{checkpoint} on {data}" if data else str(checkpoint), results))
-
-
-@app.command(epilog="Example: afield predict runs/x photos/ --out predictions.csv")
-def predict(
-    checkpoint: CheckpointFile,
-    images: Annotated[list[Path], typer.Argument(help="Image files, or folders to search for them.")],
-    file: Annotated[
-        Path | None, typer.Option("--out", help="A .csv or .json file; default: CSV to the screen.")
-    ] = None,
-    method: MethodAgain = None,
-    skip_bad: SkipBad = False,
-) -> None:
-    """Classify images: file, class and probability, as CSV or JSON."""
-    method = name_of_method(method)
-    from afield.app.predict import check_output, predict_files, write_predictions
-
-    check_output(file)
-    predictions, skipped = predict_files(checkpoint, images, skip_bad, method=method)
-    write_predictions(predictions, file)
-    if skipped:
-        print(f"skipped {len(skipped)} unreadable: {', '.join(map(str, skipped))}", file=sys.stderr)
+app.command("evaluate", epilog="Example: afield evaluate runs/x --domain street")(evaluate_command)
+app.command("predict", epilog="Example: afield predict runs/x photos/ --out predictions.csv")(predict_command)
 
 
 @app.command(epilog="Example: afield bench plans/digits.toml --out runs/digits")
@@ -263,16 +222,15 @@ def show(
     from afield.config.data import DataOptions
     from afield.config.layers import by_section, merge, parse_assignment
     from afield.config.options import validated
+    from afield.data.contact_sheet import check_sheet, contact_sheet, save_sheet
     from afield.data.open import open_data
 
-    if file and file.suffix.lower() != ".png":
-        raise AfieldError(f"a contact sheet is a .png file, not {file}")
+    if file:
+        check_sheet(file)
     given = merge(*(by_section(parse_assignment(text)) for text in settings or []))["data"]
     opened = open_data(validated(DataOptions, "data", {"skip_bad": skip_bad, **given, "name": name}))
     if file:
-        from afield.data.contact_sheet import contact_sheet
-
-        contact_sheet(opened).save(file)
+        save_sheet(contact_sheet(opened), file)
     for table in data_tables(opened):
         out.print(table)
     for note in opened.notes:
