@@ -12,7 +12,7 @@ MOST_IMAGES = 200
 """Of more errors the sheet shows the surest ones, equally many of each domain."""
 _COLUMNS = 8
 _TILE = 96
-_CELL = 150, _TILE + 44
+_CELL = 176, _TILE + 44
 _MARGIN = 16
 _HEADING = 40
 _TEXT_SIZE = 13
@@ -53,11 +53,13 @@ def error_sheet(data: DomainSet, mistakes: Sequence[Mistake]) -> Image.Image:
             left, upper = _MARGIN + column * _CELL[0], top + _HEADING + row * _CELL[1]
             tile = make_tile(data[name].test, mistake.index, _TILE)
             sheet.paste(tile, (left + (_TILE - tile.width) // 2, upper + (_TILE - tile.height) // 2))
-            sure = f" {mistake.confidence:.0%}"
-            room = _CELL[0] - 8
-            predicted = shortened(mistake.predicted, small, room - round(small.getlength(f"as {sure}"))) + sure
-            truth = shortened(mistake.truth, small, room - round(small.getlength("is ")))
-            pen.text((left, upper + _TILE + 4), f"is {truth}", "green", small)
-            pen.text((left, upper + _TILE + 20), f"as {predicted}", "firebrick", small)
+            lines = [
+                ("true: ", mistake.truth, "", "green"),
+                ("predicted: ", mistake.predicted, f" {mistake.confidence:.0%}", "firebrick"),
+            ]
+            for number, (before, label, after, colour) in enumerate(lines):
+                room = _CELL[0] - 8 - round(small.getlength(before + after))
+                text = before + shortened(label, small, room) + after
+                pen.text((left, upper + _TILE + 4 + 16 * number), text, colour, small)
         top += heights[name]
     return sheet
