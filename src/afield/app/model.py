@@ -71,6 +71,12 @@ class Model(nn.Module):
         return min(MOST_IMAGES, max(1, MOST_PIXELS // self.preprocessing.image_size**2))
 
 
+def check_numbers(probabilities: Tensor) -> None:
+    """Raise if a network predicts nothing that could be shown or compared."""
+    if not probabilities.isfinite().all():
+        raise AfieldError("the model predicts probabilities that are no numbers; its training may have diverged")
+
+
 def load(path: str | Path, *, method: AnyMethod | None = None) -> Model:
     """The model of a checkpoint, or of a run's folder, on the CPU.
 
