@@ -12,9 +12,11 @@ from rich.console import Console
 
 from afield import __version__
 from afield.app.config_command import config as config_command
+from afield.app.export_command import export as export_command
 from afield.app.options import (
     Backbone,
     BatchSize,
+    CheckpointFile,
     ConfigFile,
     Data,
     Device,
@@ -62,7 +64,6 @@ INTERRUPTED_HINTS = {
 
 
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a run that is already in the output folder.")]
-CheckpointFile = Annotated[Path, typer.Argument(help="A run's folder, such as runs/x, or a checkpoint of it.")]
 
 
 def print_version(asked: bool) -> None:
@@ -187,6 +188,9 @@ def predict(
     write_predictions(predictions, file)
     if skipped:
         print(f"skipped {len(skipped)} unreadable: {', '.join(map(str, skipped))}", file=sys.stderr)
+
+
+app.command("export", epilog="Example: afield export runs/x --format onnx --out model.onnx")(export_command)
 
 
 @app.command(epilog="Example: afield bench plans/digits.toml --out runs/digits")
