@@ -19,7 +19,9 @@ NAMED = 3
 SKIP = "skip_bad (--skip-bad) leaves them out"
 
 
-def make_domain_set(name: str, listing: Listing, *, skip_bad: bool = False, workers: int = 0) -> DomainSet:
+def make_domain_set(
+    name: str, listing: Listing, *, skip_bad: bool = False, workers: int = 0, classes: Sequence[str] = ()
+) -> DomainSet:
     """The data set of listed images; the first time, this reads every one of them."""
     check_domains(name, labels_by_domain(listing.entries), listing.hint)  # before reading, which may take minutes
     probes = probe_all(listing.sources, listing.stamps, listing.place, workers)
@@ -32,7 +34,8 @@ def make_domain_set(name: str, listing: Listing, *, skip_bad: bool = False, work
         notes = (f"left out: {message}", *notes)
     take = partial(_encoded, listing, probes, workers)
     good = [number for number, probe in enumerate(probes) if not probe.error]
-    return assemble(name, listing.entries, probes, take, good, origin=listing.origin, hint=listing.hint, notes=notes)
+    named = {"origin": listing.origin, "hint": listing.hint}
+    return assemble(name, listing.entries, probes, take, good, **named, notes=notes, classes=classes)
 
 
 def assemble(

@@ -34,6 +34,17 @@ class Files:
     def __getitem__(self, index: int) -> str:
         return os.path.join(self.folder, self.names[index])  # noqa: PTH118 - ten times faster than Path
 
+    def stamps(self) -> list[str]:
+        """A word for each that changes when the file may have; empty for one that is not there."""
+        found = []
+        for number in range(len(self)):
+            try:
+                status = os.stat(self[number])  # noqa: PTH116 - as above
+                found.append(stamp(self[number], status.st_size, status.st_mtime_ns))
+            except (OSError, ValueError):
+                found.append("")
+        return found
+
 
 @dataclass(frozen=True)
 class Listing:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from afield.data.entries import Files, ImageEntry, Listing, some_of, split_named, stamp
+from afield.data.entries import Files, ImageEntry, Listing, some_of, split_named
 from afield.errors import AfieldError
 
 MANIFEST_SUFFIXES = (".csv", ".parquet")
@@ -33,14 +33,8 @@ def list_manifest(path: Path, *, skip_bad: bool = False, domain: str = "", label
         raise AfieldError(f"no images in {path}: it has no rows")
     folder = os.path.abspath(path.parent)  # noqa: PTH100
     files = Files(folder, [entry.source for entry in entries])
-    stamps, missing = [], []
-    for number in range(len(files)):
-        try:
-            status = os.stat(files[number])  # noqa: PTH116
-            stamps.append(stamp(files[number], status.st_size, status.st_mtime_ns))
-        except (OSError, ValueError):
-            missing.append(entries[number].source)
-            stamps.append("")
+    stamps = files.stamps()
+    missing = [entry.source for entry, found in zip(entries, stamps, strict=True) if not found]
     if missing and not skip_bad:
         count = f"{len(missing):,} of {len(entries):,} files" if len(missing) > 1 else "a file"
         hint = f"paths are relative to {folder}; skip_bad (--skip-bad) leaves them out"
