@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
+from torch.fx import GraphModule
 
 from afield import __version__
 from afield.app.model import Model
@@ -78,8 +79,9 @@ def traced(network: ProbabilityNetwork) -> ExportedProgram:
             program = torch.export.export(network, (example,), dynamic_shapes=({0: Dim("batch")},))
     except Exception as error:  # whatever a method's own code, or a backbone's, makes of being followed
         raise refusal(model, error) from error
-    for node in program.graph.nodes:
-        node.meta.pop("stack_trace", None)  # it names paths of this machine
+    for part in program.graph_module.modules():
+        for node in part.graph.nodes if isinstance(part, GraphModule) else ():
+            node.meta.pop("stack_trace", None)  # it names paths of this machine
     return program
 
 

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from rich.console import Console
+
 from afield.app.export.formats import Format
 from afield.app.export.int8 import Compared, RunImages, compare, find_images, quantise
 from afield.app.export.network import ProbabilityNetwork, check_finite, described
@@ -50,11 +52,13 @@ def export_run(
         compared: list[Compared] = []
         if int8:
             metadata |= {"quantisation": "int8, " + ("static" if images else "dynamic")}
-        difference = WRITERS[kind](network, plain, metadata)
-        if int8:
-            quantise(plain, temporary, images, model.chunk)
-            check_finite(Session(temporary), model)
-            compared = compare(plain, temporary, images, model.chunk) if images else []
+        with Console(stderr=True).status("exporting"):
+            difference = WRITERS[kind](network, plain, metadata)
+            if int8:
+                quantise(plain, temporary, images, model.chunk)
+                check_finite(Session(temporary), model)
+        if images:
+            compared = compare(plain, temporary, images, model.chunk)
     return Exported(file, model, difference, why, tuple(compared))
 
 
