@@ -73,6 +73,7 @@ def test_a_config_for_ones_own_images_imports_no_torch(tmp_path):
         ["trian"],
         ["train", "--stesp", "3"],
         ["methods", "fra"],
+        ["export", "runs/x", "--format", "torch", "--out", "model.onnx"],
         ["config", "--lr", "0"],
     ],
     ids=" ".join,

@@ -11,11 +11,13 @@ import typer
 
 from afield import __version__
 from afield.app.config_command import config as config_command
+from afield.app.export_command import export as export_command
 from afield.app.model_commands import evaluate as evaluate_command
 from afield.app.model_commands import predict as predict_command
 from afield.app.options import (
     Backbone,
     BatchSize,
+    CheckpointFile,
     ConfigFile,
     Data,
     Device,
@@ -143,6 +145,7 @@ def train(
 app.command("config", epilog="Example: afield config --method far --data photos/ --out mine.toml")(config_command)
 app.command("evaluate", epilog="Example: afield evaluate runs/x --domain street")(evaluate_command)
 app.command("predict", epilog="Example: afield predict runs/x photos/ --out predictions.csv")(predict_command)
+app.command("export", epilog="Example: afield export runs/x --format onnx --out model.onnx")(export_command)
 
 
 @app.command(epilog="Example: afield bench plans/digits.toml --out runs/digits")

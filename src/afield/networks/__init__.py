@@ -12,6 +12,7 @@ from afield.networks.gates import (
     GatedSelection,
     GateKind,
     SpatialGate,
+    as_convolutions,
 )
 from afield.networks.heads import Classifier, Experts, Pool, classify_all, run_aside
 from afield.networks.stages import early_stages
@@ -32,6 +33,7 @@ __all__ = [
     "Pool",
     "SpatialGate",
     "arrange_batch_norm",
+    "as_convolutions",
     "bare_backbones",
     "build_backbone",
     "check_backbone",
