@@ -415,7 +415,7 @@ def test_the_installed_command_is_this_one():
     [
         ("afield train --method far-c", ["far-channel-gate", "far-conv"]),
         ("afield methods far-c", ["far-channel-gate", "far-conv"]),
-        ("afield data show digit", ["digit5", "digit5-padded", "digits"]),
+        ("afield data show digit", ["digit5", "digit5-m3sda", "digit5-padded", "digits"]),
     ],
 )
 def test_a_shell_completes_names(words, expected):

@@ -17,7 +17,6 @@ from afield.app.model_commands import predict as predict_command
 from afield.app.options import (
     Backbone,
     BatchSize,
-    CheckpointFile,
     ConfigFile,
     Data,
     Device,
