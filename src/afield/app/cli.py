@@ -36,6 +36,8 @@ from afield.app.options import (
     parsed_settings,
     parsed_sources,
 )
+from afield.app.report_commands import figure as figure_command
+from afield.app.report_commands import report as report_command
 from afield.errors import AfieldError, MissingMethodError, unknown
 
 # Commands import what they need when they run: torch takes seconds, and most commands do not need it.
@@ -187,6 +189,10 @@ def predict(
     write_predictions(predictions, file)
     if skipped:
         print(f"skipped {len(skipped)} unreadable: {', '.join(map(str, skipped))}", file=sys.stderr)
+
+
+app.command("report", epilog="Example: afield report runs/x --out page.html")(report_command)
+app.command("figure", epilog="Example: afield figure tsne runs/x --out tsne.pdf")(figure_command)
 
 
 @app.command(epilog="Example: afield bench plans/digits.toml --out runs/digits")

@@ -32,18 +32,26 @@ def evaluate_checkpoint(
     if not isinstance(data, DomainSet):
         options = model.config.data
         data = open_data(options if data is None else options.model_copy(update={"name": data}))
-    numbers = class_numbers(model, data, checkpoint)
-    sized = data.sized(model.preprocessing.image_size, model.preprocessing.oblong)
-    views: list[LabelledView | UnlabelledView] = []
-    for name in domains or sized.domains:
-        images, labels = sized[name].test.images, sized[name].test.labels
-        views.append(UnlabelledView(name, images) if labels is None else LabelledView(name, images, numbers[labels]))
+    views = test_views(model, data, domains, checkpoint)
     device = best_device()
     results = Measure(views, model.preprocessing, device)(model.method.to(device))
     for result in results.values():
         if result["accuracy"] is not None:
             del result["unlabelled"]
     return results
+
+
+def test_views(
+    model: Model, data: DomainSet, domains: Sequence[str] | None, checkpoint: Path
+) -> list[LabelledView | UnlabelledView]:
+    """The test images of domains (default: all) as the model takes them, with the model's numbers of classes."""
+    numbers = class_numbers(model, data, checkpoint)
+    sized = data.sized(model.preprocessing.image_size, model.preprocessing.oblong)
+    views: list[LabelledView | UnlabelledView] = []
+    for name in domains or sized.domains:
+        images, labels = sized[name].test.images, sized[name].test.labels
+        views.append(UnlabelledView(name, images) if labels is None else LabelledView(name, images, numbers[labels]))
+    return views
 
 
 def class_numbers(model: Model, data: DomainSet, checkpoint: Path) -> "np.ndarray[Any, np.dtype[np.int64]]":
