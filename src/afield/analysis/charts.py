@@ -150,7 +150,9 @@ def embedding_chart(embedding: Embedding, target: str | None, pictures: str) -> 
                     )
                 )  # fmt: skip
                 owners.append(choice)
-    count, layout, narrow = len(names), {}, {}
+    count = len(names)
+    layout: dict[str, Any] = {}
+    narrow: dict[str, Any] = {}
     for panel, name in enumerate(names):
         axis, gap = "" if panel == 0 else str(panel + 1), 0.03
         part, tall = (1 + gap) / count, (1 + 2.5 * gap) / count
@@ -165,7 +167,7 @@ def embedding_chart(embedding: Embedding, target: str | None, pictures: str) -> 
         title = {"text": text(name), "showarrow": False, "yanchor": "bottom", "xanchor": "left", "xref": "paper"}
         figure.add_annotation(**title, x=across[0], y=1, yref="paper")
         narrow |= {f"annotations[{panel}].x": 0, f"annotations[{panel}].y": top}
-    figure.update_layout(**layout, hovermode="closest")
+    figure.update_layout(**layout, hovermode="closest", margin={"l": 4, "r": 4})
     switch = {choice: [owner == choice for owner in owners] for choice in groups}
     label = f"t-SNE of {', '.join(names)}, {len(embedding.rows)} images of {len(features.domains)} domains"
     return Chart(
@@ -200,7 +202,9 @@ def divergence_chart(divergences: dict[str, Divergence], target: str | None) -> 
     several runs.
     """
     figure = go.Figure()
-    bars = [(name, divergence, None) for name, divergence in divergences.items()]
+    bars: list[tuple[str, Divergence, str | None]] = [
+        (name, divergence, None) for name, divergence in divergences.items()
+    ]
     if len(bars) == 1 and target:
         divergence = bars[0][1]
         bars = [("all pairs of domains", divergence, None), ("pairs with the target", divergence, target)]
@@ -212,7 +216,7 @@ def divergence_chart(divergences: dict[str, Divergence], target: str | None) -> 
             go.Bar(x=maps, y=values, name=text(name), marker_color=colour(number), text=written, textposition="auto")
         )
     _axes(figure, "feature", "mean divergence, nats")
-    figure.update_xaxes(type="category")
+    figure.update_xaxes(type="category", showgrid=False)
     return Chart(figure, "feature divergence between domains", height=330, narrow_height=330)
 
 
@@ -247,7 +251,7 @@ def _mark_choices(figure: go.Figure, history: History) -> None:
         last = step == history.steps[-1]
         figure.add_vline(
             x=step, line={"dash": "dot", "width": 1.5}, annotation_text=", ".join(selectors),
-            annotation_position="top left" if last else "top right",
+            annotation_position="top left" if last else "top right", annotation_yanchor="bottom",
         )  # fmt: skip
 
 

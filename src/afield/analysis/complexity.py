@@ -3,7 +3,6 @@
 import platform
 import time
 from dataclasses import dataclass
-from statistics import median
 
 import torch
 from torch import nn
@@ -11,7 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from afield.analysis.subject import Subject
 
-REPEATS = 9
+REPEATS = 20
 MOST_SECONDS = 2.0
 BATCH = 64
 
@@ -34,7 +33,7 @@ class Complexity:
     """Of one image: half of the floating-point operations that torch counts in products and convolutions."""
     parts: list[Part]
     milliseconds: float
-    """Per image, one at a time: the median of several measurements."""
+    """Per image, one at a time: the fastest of several measurements, since other programs only make it slower."""
     milliseconds_in_batches: float
     """Per image, in batches of `batch`."""
     batch: int
@@ -78,7 +77,8 @@ def device_in_words(device: torch.device) -> str:
     """The GPU's name, or the processor's kind and the number of threads."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    return f"CPU ({platform.machine()}), {torch.get_num_threads()} threads"
+    threads = torch.get_num_threads()
+    return f"CPU ({platform.machine()}), {threads} thread{'s' * (threads > 1)}"
 
 
 def _milliseconds(subject: Subject, batch: int) -> float:
@@ -94,7 +94,7 @@ def _milliseconds(subject: Subject, batch: int) -> float:
             subject.method(images)
             _wait(subject.device)
             taken.append(time.perf_counter() - started)
-    return 1000 * median(taken) / batch
+    return 1000 * min(taken) / batch
 
 
 def _wait(device: torch.device) -> None:

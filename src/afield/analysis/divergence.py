@@ -55,10 +55,10 @@ def domain_divergences(means: Floats, domain: NDArray[np.int64]) -> NDArray[np.f
         KL(p || q) = (log(v_q / v_p) + (v_p + (m_p - m_q)^2) / v_q - 1) / 2
         D(p, q)    = (KL(p || q) + KL(q || p)) / 2
 
-    and the divergence is the mean of D over the channels (FAR's paper, section 4.4, after Pan et al. 2018, "Two at once",
-    who add the two directions where FAR's paper averages them). It does not change when all features are multiplied by
-    one number. A channel that hardly varies in a domain would make it infinite: no variance counts as less than a
-    thousandth of the mean variance of all channels.
+    and the divergence is the mean of D over the channels (FAR's paper, section 4.4, after Pan et al. 2018, "Two at
+    Once", who add the two directions where FAR's paper averages them). It does not change when all features are
+    multiplied by one number. A channel that hardly varies in a domain would make it infinite: no variance counts as
+    less than a thousandth of the mean variance of all channels.
 
     >>> two = domain_divergences(np.array([[-1.0], [1.0], [1.0], [3.0]]), np.array([0, 0, 1, 1]))
     >>> two.tolist()  # both of variance 1, two apart

@@ -112,7 +112,8 @@ def activation(features: Tensor) -> Tensor:
              [0.5000, 0.5000]]])
     """
     summed = features.abs().sum(dim=1)
-    return summed / summed.flatten(1).norm(dim=1).clamp_min(1e-12)[:, None, None]
+    norms: Tensor = torch.linalg.vector_norm(summed, dim=(1, 2), keepdim=True)
+    return summed / norms.clamp_min(1e-12)
 
 
 def _labels(view: View, where: Indices) -> NDArray[np.int64]:

@@ -8,6 +8,7 @@ import numpy as np
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter
 
 from afield.analysis.bands import bands_of
 from afield.analysis.history import History
@@ -24,11 +25,11 @@ if TYPE_CHECKING:  # curves do without torch
 COLUMN, PAGE = 3.4, 7.0
 """The widths of a column and of a page's text, in inches."""
 DOTS = 300
-STYLE: dict[str, Any] = {
+STYLE: Any = {
     "font.size": 8, "axes.titlesize": 8, "axes.labelsize": 8, "legend.fontsize": 7, "xtick.labelsize": 7,
     "ytick.labelsize": 7, "axes.spines.top": False, "axes.spines.right": False, "axes.linewidth": 0.6,
     "lines.linewidth": 1.2, "lines.markersize": 3, "legend.frameon": False, "grid.linewidth": 0.4, "grid.alpha": 0.5,
-    # Letters stay letters: TrueType in PDF, text in SVG.
+    # Letters stay letters: TrueType in PDF, text in SVG. A dollar sign in a name stays one, too.
     "pdf.fonttype": 42, "svg.fonttype": "none", "svg.hashsalt": "afield",
     "text.usetex": False, "text.parse_math": False,
 }  # fmt: skip
@@ -71,6 +72,8 @@ def _one_run(history: History) -> Figure:
         _plot(losses, history.steps, [np.nan if value is None else value for value in curve], name, number)
     if all(value is None or value > 0 for curve in history.losses.values() for value in curve):
         losses.set_yscale("log")
+        losses.yaxis.set_major_formatter("{x:g}")  # not by mathematical text, which is off
+        losses.yaxis.set_minor_formatter(NullFormatter())
     _label(accuracy, "step", "accuracy (%)")
     _label(losses, "step", "loss")
     for place, selectors in _choices(history).items():
@@ -128,20 +131,20 @@ def divergence(divergences: "Mapping[str, Divergence]") -> Figure:
     """Bars of the mean over all pairs of domains by feature and run; the points are the pairs."""
     maps = list(dict.fromkeys(name for each in divergences.values() for name in each.between))
     figure, axes = make(COLUMN if len(divergences) < 4 else PAGE, 2.3)
-    panel, wide = axes[0, 0], 0.8 / len(divergences)
-    for number, (run, each) in enumerate(divergences.items()):
-        there = [name for name in maps if name in each.between]
-        middle = np.array([maps.index(name) for name in there]) + (number - (len(divergences) - 1) / 2) * wide
-        means = [each.mean(name) for name in there]
-        panel.bar(middle, means, 0.92 * wide, color=colour(number), label=run)
-        for place, name in zip(middle, there, strict=True):
-            pairs = each.values(name)
-            panel.plot(np.full(len(pairs), place), pairs, "o", color="black", markersize=1.8, alpha=0.5, mew=0)
+    panel, wide, drawn = axes[0, 0], 0.8 / len(divergences), {}
+    for place, name in enumerate(maps):
+        there = [run for run, each in divergences.items() if name in each.between]
+        for turn, run in enumerate(there):
+            middle = place + (turn - (len(there) - 1) / 2) * wide
+            pairs = divergences[run].values(name)
+            number = list(divergences).index(run)
+            drawn[run] = panel.bar(middle, np.mean(pairs), 0.92 * wide, color=colour(number))
+            panel.plot(np.full(len(pairs), middle), pairs, "o", color="black", markersize=1.8, alpha=0.5, mew=0)
     panel.set_xticks(range(len(maps)), maps)
     _label(panel, "feature", "feature divergence (nats)")
     panel.grid(visible=False, axis="x")
     if len(divergences) > 1:
-        figure.legend(loc="outside upper center", ncols=3)
+        figure.legend(drawn.values(), drawn.keys(), loc="outside upper center", ncols=3)
     return figure
 
 
@@ -154,7 +157,9 @@ def maps(activations: "Mapping[str, Activations]") -> Figure:
     columns = [(run, name) for run, each in activations.items() for name in each.maps]
     largest = max(float(values.max()) for each in activations.values() for values in each.maps.values())
     side = min(0.85, PAGE / (len(columns) + 1))
-    figure, axes = make(side * (len(columns) + 1) + 0.25, side * len(first.domains) + 0.4, len(first.domains), len(columns) + 1)
+    figure, axes = make(
+        side * (len(columns) + 1) + 0.25, side * len(first.domains) + 0.4, len(first.domains), len(columns) + 1
+    )
     for row, domain in enumerate(first.domains):
         axes[row, 0].imshow(first.pixels[row])
         axes[row, 0].set_ylabel(domain)
@@ -200,7 +205,9 @@ def tsne(embeddings: "Mapping[str, Embedding]", coloured_by: str) -> Figure:
                 spine.set(visible=True, color="0.7")
             panel.set_title(name if len(embeddings) == 1 else f"{run}: {name}")
     if drawn:
-        figure.legend(drawn.values(), drawn.keys(), loc="outside lower center", ncols=6, markerscale=2, handletextpad=0.2)
+        figure.legend(
+            drawn.values(), drawn.keys(), loc="outside lower center", ncols=6, markerscale=2, handletextpad=0.2
+        )
     return figure
 
 

@@ -21,6 +21,11 @@ class Grid:
     rows: list[list[tuple[str, float | None]]]
     notes: list[str] = field(default_factory=list)
 
+    @property
+    def numeric(self) -> list[bool]:
+        """By column, whether any of its cells is a number."""
+        return [any(row[place][1] is not None for row in self.rows) for place in range(len(self.columns))]
+
 
 def result_grid(history: History) -> Grid | None:
     """Accuracies by domain at the evaluation that each selector chooses."""

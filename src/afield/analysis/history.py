@@ -72,7 +72,9 @@ class History:
         """The run's state in words."""
         if self.state == "ended":
             return f"ended after {self.planned_steps} steps"
-        reached = f"evaluated up to step {self.steps[-1]} of {self.planned_steps}" if self.steps else "no evaluation yet"
+        reached = (
+            f"evaluated up to step {self.steps[-1]} of {self.planned_steps}" if self.steps else "no evaluation yet"
+        )
         return f"{'still training' if self.state == 'going' else 'was cut before its end'}; {reached}"
 
 

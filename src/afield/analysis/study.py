@@ -59,5 +59,6 @@ def learned_by(
     begin("complexity")
     complexity = complexity_of(subject)
     return Learned(
-        step, subject.classes, subject.target, predictions, unsure, activations, divergence, embedding, complexity, notes
+        step, subject.classes, subject.target, predictions, unsure, activations, divergence, embedding, complexity,
+        notes,
     )  # fmt: skip

@@ -70,7 +70,7 @@ def figure(
     if kind != "curves":
         lacking = [each.path for each in named if each.checkpoint is None]
         if lacking:
-            raise AfieldError(f"there is no checkpoint in {lacking[0]}; of records alone there is only a figure of curves")
+            raise AfieldError(f"there is no checkpoint in {lacking[0]}; of records alone only curves are drawn")
     with progress(len(named)) as begin:
         draw(kind, named, file, coloured_by, begin)
     print(f"figure: {file}")

@@ -17,7 +17,7 @@ function layoutOf(chart) {
   delete made.template;
   Object.assign(made, {
     height: Number(thin ? chart.dataset.narrowHeight : chart.dataset.height),
-    margin: { l: 52, r: 12, t: 28, b: 44 },
+    margin: { l: 52, r: 12, t: 28, b: 44, ...layout.margin },
     paper_bgcolor: "rgba(0,0,0,0)",
     plot_bgcolor: "rgba(0,0,0,0)",
     font: { color: ink, family: "system-ui, sans-serif", size: 12 },
