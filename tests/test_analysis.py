@@ -5,6 +5,7 @@ import pytest
 import torch
 
 import afield
+from afield.analysis.bands import bands_of
 from afield.analysis.complexity import complexity_of
 from afield.analysis.divergence import divergence_of, domain_divergences
 from afield.analysis.embedding import MOST_POINTS, embedding_of, flattened
@@ -15,7 +16,7 @@ from afield.app.evaluate import evaluate_checkpoint
 from afield.app.looking import open_subject, read_named
 from afield.files import locked
 from afield.results.folder import WHO
-from afield.results.records import read_records
+from afield.results.records import read_records, rewrite_records
 from support.resuming import Killed, kill_before_step
 
 
@@ -161,3 +162,15 @@ def test_complexity_counts_all_parameters_and_multiply_adds(subject):
     classifier = next(part for part in costs.parts if part.name == "classifier")
     assert classifier.multiply_adds == subject.method.pool.width * 3, "one product per weight of a linear layer"
     assert costs.milliseconds > 0
+
+
+def test_runs_of_a_benchmark_that_share_a_label_but_not_their_settings_are_told_apart(run, tmp_path):
+    header, *rest = read_records(run.folder / "records.jsonl")
+    other = {**header, "config": {**header["config"], "method": {**header["config"]["method"], "align_weight": 0.5}}}
+    again = {**header, "config": {**header["config"], "training": {**header["config"]["training"], "seed": 1}}}
+    records = [record for first in (header, again, other) for record in ({**first, "label": "far"}, *rest)]
+    rewrite_records(tmp_path / "records.jsonl", records)
+    names = [history.name for history in read_named([tmp_path])[0].histories]
+    assert names == ["far (method.align_weight=1)", "far (method.align_weight=1)", "far (method.align_weight=0.5)"]
+    bands = bands_of(read_named([tmp_path])[0].histories)
+    assert [(band.runs, band.steps) for band in bands] == [(2, [5, 10, 12]), (1, [5, 10, 12])]

@@ -53,6 +53,12 @@ def test_nothing_is_asked_for_and_nothing_fails(page, address):
     assert page.complaints == []
 
 
+def test_no_button_of_a_chart_sends_anything_away(page):
+    titles = page.locator(".modebar-btn").evaluate_all("all => [...new Set(all.map(b => b.dataset.title))]")
+    assert sorted(titles) == ["Download plot as a PNG", "Pan", "Reset axes", "Zoom"]
+    assert page.evaluate("[...document.querySelectorAll('.chart')].every(c => c._context.plotlyServerURL === '')")
+
+
 def test_every_chart_is_drawn_and_the_page_fits_its_width(page):
     assert page.locator(".chart").count() == page.locator(".chart:has(.main-svg)").count() > 10
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")

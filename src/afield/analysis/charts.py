@@ -144,7 +144,7 @@ def embedding_chart(embedding: Embedding, target: str | None, pictures: str) -> 
                     go.Scatter(
                         x=points[rows, 0].round(2), y=points[rows, 1].round(2), mode="markers", name=name, text=said,
                         xaxis=f"x{axis}", yaxis=f"y{axis}", legendgroup=name, showlegend=panel == 0,
-                        visible=choice == "domain", customdata=rows, hoverinfo="text",
+                        visible=choice == "domain", customdata=rows, hoverinfo="none",
                         marker={"size": 6, "color": colour(number), "symbol": of_round(number, SYMBOLS),
                                 "opacity": 0.85},
                     )

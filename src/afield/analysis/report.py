@@ -29,7 +29,6 @@ from afield.analysis.grids import (
 from afield.analysis.history import History
 from afield.analysis.palette import short
 from afield.analysis.study import Learned, Study
-from afield.errors import AfieldError
 from afield.files import write_whole
 from afield.results.rows import MEANINGS, Table
 from afield.results.show import title
@@ -37,8 +36,7 @@ from afield.results.summary import percent
 
 MOST_IN_MATRIX = 40
 """Of more classes than these a confusion matrix could not be read: the pairs confused most are listed alone."""
-THUMBNAIL, PICTURE = 40, 112
-INSTALL = 'a report needs plotly and jinja2: pip install "afield[report]"'
+THUMBNAIL, PICTURE = 56, 112
 
 
 @dataclass(frozen=True)
@@ -49,15 +47,6 @@ class Benchmark:
     histories: list[History]
     tables: list[Table]
     notes: list[str] = field(default_factory=list)
-
-
-def check_installed() -> None:
-    """Raise one line if a library that only reports need is missing."""
-    try:
-        import jinja2  # noqa: F401
-        import plotly  # noqa: F401
-    except ImportError as error:
-        raise AfieldError(INSTALL) from error
 
 
 def write_report(studies: Sequence[Study], benchmarks: Sequence[Benchmark], out: Path) -> None:

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 from afield.analysis.history import History, history_of
 from afield.errors import AfieldError
 from afield.files import BusyFolderError, check_unlocked
-from afield.results.figures import runs_at
+from afield.results.figures import UNNAMED, runs_at
 from afield.results.folder import WHO, RunFolder, is_checkpoint
 from afield.results.records import read_records
+from afield.results.settings import NO_MATTER, flat, written
 
 if TYPE_CHECKING:  # `afield figure curves` does without torch
     from afield.analysis.subject import Subject
@@ -52,7 +53,8 @@ def _read(path: Path) -> Named:
         raise AfieldError(f"{path} is neither a run's folder, a checkpoint of one, nor a file of records")
     folder = RunFolder(path if path.is_dir() else path.parent)
     if path.suffix == ".jsonl" or (path.is_dir() and folder.holds_benchmark):
-        return Named(path, [history_of(run, _name(path), where=path) for run in runs_at(path)], None, benchmark=True)
+        histories = told_apart([history_of(run, _name(path), where=path) for run in runs_at(path)])
+        return Named(path, histories, None, benchmark=True)
     if not folder.records.is_file():
         raise AfieldError(f"no records at {folder.records}: a run's folder has them")
     going = is_going(folder.path)  # before its records are read: it may end in between
@@ -67,6 +69,23 @@ def _name(path: Path) -> str:
     """A run's name: its folder's and, of another checkpoint than the last, the checkpoint's too."""
     place = path.resolve()
     return place.name if place.is_dir() else f"{place.parent.name}/{place.name}"
+
+
+def told_apart(histories: list[History]) -> list[History]:
+    """The runs of a benchmark; those that share a label, but not their protocol or settings, say so in their names."""
+    protocols = [history.header.get("protocol", {}).get("name") or UNNAMED for history in histories]
+    settings = [{k: v for k, v in flat(history.config).items() if k not in NO_MATTER} for history in histories]
+    named = []
+    for history, protocol, own in zip(histories, protocols, settings, strict=True):
+        alike = [
+            other
+            for peer, at, other in zip(histories, protocols, settings, strict=True)
+            if (peer.name, at) == (history.name, protocol)
+        ]
+        differing = {key: value for key, value in own.items() if any(other.get(key) != value for other in alike)}
+        remarks = [*([protocol] if len(set(protocols)) > 1 else []), *([written(differing)] if differing else [])]
+        named.append(replace(history, name=f"{history.name} ({'; '.join(remarks)})") if remarks else history)
+    return named
 
 
 def is_going(folder: Path) -> bool:

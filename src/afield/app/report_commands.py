@@ -32,15 +32,14 @@ def report(
     method: MethodAgain = None,
 ) -> None:
     """Write one HTML page about runs: curves, gates, classes, t-SNE, activation maps, divergence, complexity."""
-    from afield.analysis.report import check_installed
-
     check_file(file, (".html", ".htm"), "a report")
     check_installed()
     name_of_method(method)  # which makes it known
-    from afield.analysis.report import write_report
     from afield.app.looking import read_named
 
     named = read_named(runs)
+    from afield.analysis.report import write_report  # and torch, once there is something to report
+
     with progress(len(named)) as begin:
         studies = [study_of(each, begin) for each in named if not each.benchmark]
         begin(str(file))
@@ -143,6 +142,15 @@ def benchmark_of(named: "Named") -> "Benchmark":
         except AfieldError as error:
             notes.append(f"No table: {error}")
     return Benchmark(str(named.path), named.histories, tables, notes)
+
+
+def check_installed() -> None:
+    """Raise one line if a library that only reports need is missing."""
+    try:
+        import jinja2  # noqa: F401
+        import plotly  # noqa: F401
+    except ImportError as error:
+        raise AfieldError('a report needs plotly and jinja2: pip install "afield[report]"') from error
 
 
 def check_file(file: Path, formats: tuple[str, ...], what: str) -> None:

@@ -22,6 +22,7 @@ function layoutOf(chart) {
     plot_bgcolor: "rgba(0,0,0,0)",
     font: { color: ink, family: "system-ui, sans-serif", size: 12 },
     legend: { orientation: "h", yref: "container", y: 0, yanchor: "bottom", x: 0, xanchor: "left" },
+    modebar: { bgcolor: "rgba(0,0,0,0)", color: faint, activecolor: style("--accent") },
     hoverlabel: { bgcolor: style("--panel"), bordercolor: line, font: { color: ink } },
   });
   for (const name of new Set([...Object.keys(made).filter((key) => /^[xy]axis/.test(key)), "xaxis", "yaxis"])) {
@@ -53,7 +54,9 @@ function showPicture(chart, event) {
 
 function draw(chart) {
   chart.spec = JSON.parse(document.getElementById(`${chart.id}-spec`).textContent);
-  const config = { responsive: false, displaylogo: false, modeBarButtonsToRemove: ["lasso2d", "select2d"] };
+  // These buttons alone: one of Plotly's own sends the chart to a server, and the reader's images are the reader's.
+  const buttons = [["toImage", "zoom2d", "pan2d", "resetScale2d"]];
+  const config = { responsive: false, displaylogo: false, modeBarButtons: buttons, plotlyServerURL: "" };
   Plotly.newPlot(chart, chart.spec.data, layoutOf(chart), config);
   chart.drawnWidth = chart.clientWidth;
   if (chart.spec.pictures) {
