@@ -1,4 +1,4 @@
-"""Plotly charts of a run's numbers. The page's script gives them colours and sizes that suit the reader's screen."""
+"""Plotly charts of curves, and what all charts share. The page's script gives them the reader's colours and width."""
 
 import json
 from collections.abc import Sequence
@@ -6,19 +6,11 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import Any
 
-import numpy as np
 import plotly.graph_objects as go
-from numpy.typing import NDArray
 
 from afield.analysis.bands import Band
-from afield.analysis.divergence import Divergence
-from afield.analysis.embedding import Embedding
-from afield.analysis.features import UNKNOWN
 from afield.analysis.history import Curve, History
-from afield.analysis.palette import DASHES, SYMBOLS, colour, of_round
-
-MOST_COLOURS = 24
-"""Of more classes than these the rest are of one colour."""
+from afield.analysis.palette import DASHES, colour, of_round
 
 
 @dataclass(frozen=True)
@@ -61,7 +53,7 @@ def accuracy_chart(history: History) -> Chart:
             name = f"{text(domain)} (target)" if is_target else text(domain)
             figure.add_trace(_line(history.steps, _percent(curve), name, number, width=3.5 if is_target else 1.8))
     _mark_choices(figure, history)
-    _axes(figure, "step", "accuracy, %")
+    label_axes(figure, "step", "accuracy, %")
     return Chart(figure, "accuracy of each domain over the steps of training")
 
 
@@ -73,7 +65,7 @@ def loss_chart(history: History) -> Chart:
     _mark_choices(figure, history)
     values = [value for curve in history.losses.values() for value in curve if value is not None]
     positive = bool(values) and min(values) > 0
-    _axes(figure, "step", "loss (logarithmic)" if positive else "loss")
+    label_axes(figure, "step", "loss (logarithmic)" if positive else "loss")
     if positive:
         figure.update_yaxes(type="log", dtick=1)
     return Chart(figure, "losses over the steps of training")
@@ -87,7 +79,7 @@ def gate_chart(history: History) -> Chart:
             trace = _line(history.steps, curve, f"{text(domain)}: {text(gate)}", number)
             trace.line.dash = DASHES[kind % len(DASHES)]
             figure.add_trace(trace)
-    _axes(figure, "step", "share let through")
+    label_axes(figure, "step", "share let through")
     figure.update_yaxes(rangemode="tozero")
     return Chart(figure, "what the gates let through over the steps of training", narrow_height=440)
 
@@ -102,122 +94,10 @@ def view_chart(history: History) -> Chart:
             trace.visible = domain == first
             figure.add_trace(trace)
             owners.append(domain)
-    _axes(figure, "step", "accuracy, %")
+    label_axes(figure, "step", "accuracy, %")
     order = [first, *(domain for domain in history.views if domain != first)]
     switch = {domain: [owner == domain for owner in owners] for domain in order}
     return Chart(figure, "accuracy from each feature over the steps", switch=switch, choice="domain")
-
-
-def confusion_chart(confusions: dict[str, NDArray[np.int64]], classes: Sequence[str]) -> Chart:
-    """What is taken for what, of one domain at a time: shares of each true class."""
-    names = [text(name) for name in classes]
-    figure = go.Figure()
-    for number, (_, counts) in enumerate(confusions.items()):
-        shares = 100 * counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
-        figure.add_trace(
-            go.Heatmap(
-                z=shares.round(1), x=names, y=names, customdata=counts, visible=number == 0, zmin=0, zmax=100,
-                colorscale="Cividis", colorbar={"title": {"text": "%"}, "thickness": 12}, xgap=1, ygap=1,
-                hovertemplate="%{y} taken for %{x}: %{customdata} images, %{z} %<extra></extra>",
-            )
-        )  # fmt: skip
-    _axes(figure, "predicted class", "true class")
-    figure.update_yaxes(autorange="reversed", type="category")
-    figure.update_xaxes(type="category")
-    tall = max(340, min(900, 120 + 24 * len(classes)))
-    shown = list(confusions)
-    switch = {domain: [other == domain for other in shown] for domain in shown}
-    return Chart(figure, "confusion matrix", height=tall, narrow_height=tall, switch=switch, choice="domain")
-
-
-def embedding_chart(embedding: Embedding, target: str | None, pictures: str) -> Chart:
-    """t-SNE of every map beside each other, coloured by domain or by class."""
-    features, names = embedding.features, list(embedding.points)
-    figure, owners = go.Figure(), []
-    groups = {"domain": _by_domain(embedding, target), "class": _by_class(embedding)}
-    for choice, of_choice in groups.items():
-        for number, (name, rows) in enumerate(of_choice.items()):
-            for panel, points in enumerate(embedding.points.values()):
-                said = [_said(embedding, row) for row in rows]
-                axis = "" if panel == 0 else str(panel + 1)
-                figure.add_trace(
-                    go.Scatter(
-                        x=points[rows, 0].round(2), y=points[rows, 1].round(2), mode="markers", name=name, text=said,
-                        xaxis=f"x{axis}", yaxis=f"y{axis}", legendgroup=name, showlegend=panel == 0,
-                        visible=choice == "domain", customdata=rows, hoverinfo="none",
-                        marker={"size": 6, "color": colour(number), "symbol": of_round(number, SYMBOLS),
-                                "opacity": 0.85},
-                    )
-                )  # fmt: skip
-                owners.append(choice)
-    count = len(names)
-    layout: dict[str, Any] = {}
-    narrow: dict[str, Any] = {}
-    for panel, name in enumerate(names):
-        axis, gap = "" if panel == 0 else str(panel + 1), 0.03
-        part, tall = (1 + gap) / count, (1 + 2.5 * gap) / count
-        plain = {"showticklabels": False, "zeroline": False, "showgrid": False, "ticks": "", "showline": True}
-        across = [panel * part, panel * part + part - gap]
-        top = 1 - panel * tall
-        layout |= {
-            f"xaxis{axis}": {**plain, "domain": across, "anchor": f"y{axis}", "mirror": True},
-            f"yaxis{axis}": {**plain, "domain": [0, 1], "anchor": f"x{axis}", "mirror": True},
-        }
-        narrow |= {f"xaxis{axis}.domain": [0, 1], f"yaxis{axis}.domain": [max(0, top - tall + 2.5 * gap), top]}
-        title = {"text": text(name), "showarrow": False, "yanchor": "bottom", "xanchor": "left", "xref": "paper"}
-        figure.add_annotation(**title, x=across[0], y=1, yref="paper")
-        narrow |= {f"annotations[{panel}].x": 0, f"annotations[{panel}].y": top}
-    figure.update_layout(**layout, hovermode="closest", margin={"l": 4, "r": 4})
-    switch = {choice: [owner == choice for owner in owners] for choice in groups}
-    label = f"t-SNE of {', '.join(names)}, {len(embedding.rows)} images of {len(features.domains)} domains"
-    return Chart(
-        figure, label, 430, narrow, 90 + 330 * count, switch=switch, choice="colour", pictures=pictures
-    )  # fmt: skip
-
-
-def _by_domain(embedding: Embedding, target: str | None) -> dict[str, NDArray[np.int64]]:
-    names = [f"{text(name)} (target)" if name == target else text(name) for name in embedding.features.domains]
-    return {name: np.flatnonzero(embedding.domain == number) for number, name in enumerate(names)}
-
-
-def _by_class(embedding: Embedding) -> dict[str, NDArray[np.int64]]:
-    counts = np.bincount(embedding.label[embedding.label != UNKNOWN], minlength=len(embedding.features.classes))
-    shown = sorted(np.argsort(-counts, kind="stable")[:MOST_COLOURS].tolist())
-    groups = {text(embedding.features.classes[number]): np.flatnonzero(embedding.label == number) for number in shown}
-    rest = np.flatnonzero((embedding.label != UNKNOWN) & ~np.isin(embedding.label, shown))
-    unknown = np.flatnonzero(embedding.label == UNKNOWN)
-    groups |= ({"other classes": rest} if len(rest) else {}) | ({"class unknown": unknown} if len(unknown) else {})
-    return {name: rows for name, rows in groups.items() if len(rows)}
-
-
-def _said(embedding: Embedding, row: int) -> str:
-    features, label = embedding.features, embedding.label[row]
-    true = "class unknown" if label == UNKNOWN else f"class {text(features.classes[label])}"
-    predicted = text(features.classes[embedding.predicted[row]])
-    return f"{text(features.domains[embedding.domain[row]])}<br>{true}<br>predicted {predicted}"
-
-
-def divergence_chart(divergences: dict[str, Divergence], target: str | None) -> Chart:
-    """The mean divergence of each map: of one run over all pairs of domains and over those with the target; else of
-    several runs.
-    """
-    figure = go.Figure()
-    bars: list[tuple[str, Divergence, str | None]] = [
-        (name, divergence, None) for name, divergence in divergences.items()
-    ]
-    if len(bars) == 1 and target:
-        divergence = bars[0][1]
-        bars = [("all pairs of domains", divergence, None), ("pairs with the target", divergence, target)]
-    for number, (name, divergence, domain) in enumerate(bars):
-        maps = list(divergence.between)
-        values = [divergence.mean(each, domain) for each in maps]
-        written = [f"{value:.3g}" for value in values]
-        figure.add_trace(
-            go.Bar(x=maps, y=values, name=text(name), marker_color=colour(number), text=written, textposition="auto")
-        )
-    _axes(figure, "feature", "mean divergence, nats")
-    figure.update_xaxes(type="category", showgrid=False)
-    return Chart(figure, "feature divergence between domains", height=330, narrow_height=330)
 
 
 def compared_chart(histories: Sequence[History]) -> Chart:
@@ -228,7 +108,7 @@ def compared_chart(histories: Sequence[History]) -> Chart:
         curve = history.target_accuracy if known else history.source_accuracy
         name = text(history.name) if known else f"{text(history.name)} (sources)"
         figure.add_trace(_line(history.steps, _percent(curve), name, number, width=2.5))
-    _axes(figure, "step", "target accuracy, %")
+    label_axes(figure, "step", "target accuracy, %")
     return Chart(figure, "target accuracy of the runs over their steps", narrow_height=420)
 
 
@@ -255,7 +135,8 @@ def _mark_choices(figure: go.Figure, history: History) -> None:
         )  # fmt: skip
 
 
-def _axes(figure: go.Figure, x: str, y: str) -> None:
+def label_axes(figure: go.Figure, x: str, y: str) -> None:
+    """Say what the axes are."""
     figure.update_xaxes(title_text=x)
     figure.update_yaxes(title_text=y)
 
@@ -274,7 +155,7 @@ def band_chart(bands: Sequence[Band]) -> Chart:
         trace.visible = (band.target or "-") == targets[0]
         figure.add_trace(trace)
         owners.append(band.target or "-")
-    _axes(figure, "step", "target accuracy, %")
+    label_axes(figure, "step", "target accuracy, %")
     switch = {target: [owner == target for owner in owners] for target in targets}
     tall = 360 + 10 * len(names)
     return Chart(

@@ -12,7 +12,7 @@ from matplotlib.ticker import NullFormatter
 
 from afield.analysis.bands import bands_of
 from afield.analysis.history import History
-from afield.analysis.palette import LINES, MARKERS, colour, of_round
+from afield.analysis.palette import HATCHES, LINES, MARKERS, colour, of_round
 from afield.errors import AfieldError
 from afield.files import replacing
 
@@ -25,6 +25,8 @@ if TYPE_CHECKING:  # curves do without torch
 COLUMN, PAGE = 3.4, 7.0
 """The widths of a column and of a page's text, in inches."""
 DOTS = 300
+MOST_TITLES = 6
+"""Of more columns than these the titles stand upright, or they would run into each other."""
 STYLE: Any = {
     "font.size": 8, "axes.titlesize": 8, "axes.labelsize": 8, "legend.fontsize": 7, "xtick.labelsize": 7,
     "ytick.labelsize": 7, "axes.spines.top": False, "axes.spines.right": False, "axes.linewidth": 0.6,
@@ -138,7 +140,8 @@ def divergence(divergences: "Mapping[str, Divergence]") -> Figure:
             middle = place + (turn - (len(there) - 1) / 2) * wide
             pairs = divergences[run].values(name)
             number = list(divergences).index(run)
-            drawn[run] = panel.bar(middle, np.mean(pairs), 0.92 * wide, color=colour(number))
+            hatch = of_round(number, HATCHES)
+            drawn[run] = panel.bar(middle, np.mean(pairs), 0.92 * wide, color=colour(number), hatch=hatch)
             panel.plot(np.full(len(pairs), middle), pairs, "o", color="black", markersize=1.8, alpha=0.5, mew=0)
     panel.set_xticks(range(len(maps)), maps)
     _label(panel, "feature", "feature divergence (nats)")
@@ -155,7 +158,8 @@ def maps(activations: "Mapping[str, Activations]") -> Figure:
 
     first = next(iter(activations.values()))
     columns = [(run, name) for run, each in activations.items() for name in each.maps]
-    largest = max(float(values.max()) for each in activations.values() for values in each.maps.values())
+    # One scale per run: maps of another size are larger or smaller throughout.
+    largest = {run: max(float(values.max()) for values in each.maps.values()) for run, each in activations.items()}
     side = min(0.85, PAGE / (len(columns) + 1))
     figure, axes = make(
         side * (len(columns) + 1) + 0.25, side * len(first.domains) + 0.4, len(first.domains), len(columns) + 1
@@ -166,14 +170,16 @@ def maps(activations: "Mapping[str, Activations]") -> Figure:
         for column, (run, name) in enumerate(columns, start=1):
             each = activations[run]
             if row < len(each.domains):
-                axes[row, column].imshow(heated(each.pixels[row], each.maps[name][row], largest, 128))
+                axes[row, column].imshow(heated(each.pixels[row], each.maps[name][row], largest[run], 128))
     for panel in axes.flat:
         panel.set(xticks=[], yticks=[])
         for spine in panel.spines.values():
             spine.set_visible(False)
     axes[0, 0].set_title("image")
     for column, (run, name) in enumerate(columns, start=1):
-        axes[0, column].set_title(name if len(activations) == 1 else f"{run}\n{name}")
+        many = len(columns) > MOST_TITLES
+        title = name if len(activations) == 1 else f"{run}: {name}" if many else f"{run}\n{name}"
+        axes[0, column].set_title(title, rotation=90 if many else 0)
     return figure
 
 

@@ -4,6 +4,7 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8
 SYMBOLS = ("circle", "square", "diamond", "x", "triangle-up", "cross")
 DASHES = ("solid", "dash", "dot", "dashdot")
 MARKERS = ("o", "s", "D", "X", "^", "P")
+HATCHES = ("", "////", "....")
 LINES = ("-", "--", ":", "-.")
 
 

@@ -97,7 +97,7 @@ def run_section(study: Study, number: int) -> dict[str, Any]:
 
 def learned_parts(learned: Learned, number: int) -> dict[str, Any]:
     """What the page shows of a run's network."""
-    from afield.analysis.charts import confusion_chart, divergence_chart, embedding_chart
+    from afield.analysis.feature_charts import confusion_chart, divergence_chart, embedding_chart
     from afield.analysis.pictures import as_uri, heated
 
     first = sorted(learned.predictions, key=lambda each: each.domain != learned.target)  # the target first
@@ -138,7 +138,8 @@ def learned_parts(learned: Learned, number: int) -> dict[str, Any]:
 
 def compared(studies: Sequence[Study]) -> dict[str, Any] | None:
     """What the page shows of several runs beside each other; None of a single one."""
-    from afield.analysis.charts import compared_chart, divergence_chart
+    from afield.analysis.charts import compared_chart
+    from afield.analysis.feature_charts import divergence_chart
 
     if len(studies) < 2:
         return None
@@ -149,7 +150,7 @@ def compared(studies: Sequence[Study]) -> dict[str, Any] | None:
         costs = learned.complexity if learned else None
         rows.append(
             [
-                word(history.name), word(history.method), word(history.target or "-"), word(history.condition),
+                word(history.name), word(history.method), word(history.target or "-"),
                 *(share(history.target_accuracy[place]) for place in at or ()),
                 *([share(None)] * (0 if at else 2)),
                 share(history.source_accuracy[at[0]] if at else None),
@@ -157,11 +158,12 @@ def compared(studies: Sequence[Study]) -> dict[str, Any] | None:
                 (f"{costs.parameters:,}", float(costs.parameters)) if costs else word("-"),
                 (short(costs.multiply_adds), float(costs.multiply_adds)) if costs else word("-"),
                 (f"{costs.milliseconds:.2f}", costs.milliseconds) if costs else word("-"),
+                word(history.condition),
             ]
         )  # fmt: skip
     columns = [
-        "run", "method", "target", "state", "target, last", "target, source-val", "sources, last", "training, s",
-        "parameters", "multiply-adds", "ms per image",
+        "run", "method", "target", "target, last", "target, source-val", "sources, last", "training, s", "parameters",
+        "multiply-adds", "ms per image", "state",
     ]  # fmt: skip
     divergences = {
         study.history.name: study.learned.divergence for study in studies if study.learned and study.learned.divergence
