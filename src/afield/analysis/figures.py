@@ -160,9 +160,12 @@ def maps(activations: "Mapping[str, Activations]") -> Figure:
     columns = [(run, name) for run, each in activations.items() for name in each.maps]
     # One scale per run: maps of another size are larger or smaller throughout.
     largest = {run: max(float(values.max()) for values in each.maps.values()) for run, each in activations.items()}
-    side = min(0.85, PAGE / (len(columns) + 1))
+    side, many = min(0.85, PAGE / (len(columns) + 1)), len(columns) > MOST_TITLES
     figure, axes = make(
-        side * (len(columns) + 1) + 0.25, side * len(first.domains) + 0.4, len(first.domains), len(columns) + 1
+        side * (len(columns) + 1) + 0.25,
+        side * len(first.domains) + (1.2 if many else 0.4),
+        len(first.domains),
+        len(columns) + 1,
     )
     for row, domain in enumerate(first.domains):
         axes[row, 0].imshow(first.pixels[row])
@@ -177,7 +180,6 @@ def maps(activations: "Mapping[str, Activations]") -> Figure:
             spine.set_visible(False)
     axes[0, 0].set_title("image")
     for column, (run, name) in enumerate(columns, start=1):
-        many = len(columns) > MOST_TITLES
         title = name if len(activations) == 1 else f"{run}: {name}" if many else f"{run}\n{name}"
         axes[0, column].set_title(title, rotation=90 if many else 0)
     return figure
