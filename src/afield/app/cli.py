@@ -37,6 +37,8 @@ from afield.app.options import (
     parsed_settings,
     parsed_sources,
 )
+from afield.app.report_commands import figure as figure_command
+from afield.app.report_commands import report as report_command
 from afield.app.screen import out
 from afield.app.table_command import table as table_command
 from afield.errors import AfieldError, MissingMethodError, unknown
@@ -145,6 +147,8 @@ app.command("config", epilog="Example: afield config --method far --data photos/
 app.command("evaluate", epilog="Example: afield evaluate runs/x --domain street")(evaluate_command)
 app.command("predict", epilog="Example: afield predict runs/x photos/ --out predictions.csv")(predict_command)
 app.command("export", epilog="Example: afield export runs/x --format onnx --out model.onnx")(export_command)
+app.command("report", epilog="Example: afield report runs/x --out page.html")(report_command)
+app.command("figure", epilog="Example: afield figure tsne runs/x --out tsne.pdf")(figure_command)
 
 
 @app.command(epilog="Example: afield bench plans/digits.toml --out runs/digits")

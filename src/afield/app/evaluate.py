@@ -72,12 +72,7 @@ def evaluate_checkpoint(
     if not isinstance(data, DomainSet):
         options = model.config.data
         data = open_data(options if data is None else options.model_copy(update={"name": data}))
-    numbers = class_numbers(model, data, checkpoint)
-    sized = data.sized(model.preprocessing.image_size, model.preprocessing.oblong)
-    views: list[View] = []
-    for name in dict.fromkeys(domains or sized.domains):
-        images, labels = sized[name].test.images, sized[name].test.labels
-        views.append(UnlabelledView(name, images) if labels is None else LabelledView(name, images, numbers[labels]))
+    views = test_views(model, data, domains, checkpoint)
     device, console = best_device(), Console(stderr=True)
     measure = Measure(views, model.preprocessing, device)
     with Progress(console=console, disable=not console.is_terminal, transient=True) as progress:
@@ -97,6 +92,17 @@ def write_errors(evaluation: Evaluation, file: Path) -> str:
     with making_folder(file):
         save_sheet(error_sheet(evaluation.data, evaluation.mistakes), file)
     return f"errors: {file}"
+
+
+def test_views(model: Model, data: DomainSet, domains: Sequence[str] | None, checkpoint: Path) -> list[View]:
+    """The test images of domains (default: all) as the model takes them, with the model's numbers of classes."""
+    numbers = class_numbers(model, data, checkpoint)
+    sized = data.sized(model.preprocessing.image_size, model.preprocessing.oblong)
+    views: list[View] = []
+    for name in dict.fromkeys(domains or sized.domains):
+        images, labels = sized[name].test.images, sized[name].test.labels
+        views.append(UnlabelledView(name, images) if labels is None else LabelledView(name, images, numbers[labels]))
+    return views
 
 
 def class_numbers(model: Model, data: DomainSet, checkpoint: Path) -> "np.ndarray[Any, np.dtype[np.int64]]":

@@ -53,8 +53,7 @@ class Model(nn.Module):
         self.normalise = Normalise(preprocessing)
         self.classes = classes
         self.config = config
-        self.sources = sources
-        self.step = step
+        self.sources, self.step = sources, step
         method.drop_training_parts()
         self.eval()
 

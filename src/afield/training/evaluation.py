@@ -92,7 +92,7 @@ class Measure:
         gates: dict[str, Tensor] = defaultdict(lambda: torch.zeros((), dtype=torch.float64, device=self.device))
         mean, entropies = torch.zeros((), device=self.device), torch.zeros((), device=self.device)
         labels = torch.from_numpy(view.labels) if isinstance(view, LabelledView) else None
-        for start, pixels in self._chunks(view.images):
+        for start, pixels in self.chunks(view.images):
             inspection = method.inspect(self.normalise(pixels.permute(0, 3, 1, 2)))
             if labels is not None:
                 truth = labels[start : start + len(pixels)].to(self.device)
@@ -114,7 +114,7 @@ class Measure:
             result["gates"] = {name: float(value) / n for name, value in gates.items()}
         return result
 
-    def _chunks(self, images: Images) -> Iterator[tuple[int, Tensor]]:
+    def chunks(self, images: Images) -> Iterator[tuple[int, Tensor]]:
         """Images (n, side, side, 3) on the device, and where in their split they begin."""
         starts = range(0, len(images), self.chunk)
         if self.held:
