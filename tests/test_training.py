@@ -17,7 +17,7 @@ from afield.data import registry as data_registry
 from afield.methods.baseline import Baseline
 from afield.results.folder import RunFolder
 from afield.results.records import evaluations
-from afield.results.selection import information_score, select
+from afield.results.selection import select
 from afield.training import assemble
 from afield.training.assemble import make_setup
 from afield.training.checkpoint import load_checkpoint, save_checkpoint
@@ -93,21 +93,6 @@ def test_the_first_record_says_what_was_run(far_run, toy):
     assert header["versions"]["afield"] == afield.__version__
     assert torch.__version__.startswith(header["versions"]["torch"])
     assert (header["seed"], header["device"]) == (0, "cpu, 1 threads")
-
-
-def test_what_an_evaluation_says_without_labels_is_of_the_target_alone(far_run):
-    for line in evaluations(far_run.records):
-        (said,) = line["unlabelled"].values()
-        assert line["unlabelled"].keys() == line["target"].keys()
-        assert 0 <= said["entropy"] <= said["diversity"] <= math.log(3) + 1e-9
-
-
-def test_information_prefers_sure_and_varied_predictions():
-    def score(entropy, diversity):
-        return information_score({"unlabelled": {"t": {"entropy": entropy, "diversity": diversity}}})
-
-    blurred, one_class, sure = score(1.0, 1.1), score(0.0, 0.0), score(0.2, 1.0)
-    assert sure > blurred > one_class
 
 
 LOSSES = {"classification", "aligned", "align", "domain", "dre", "experts", "consistency"}
@@ -330,7 +315,8 @@ def test_the_labels_of_the_target_change_nothing_that_is_learned(toy, train_toy,
     for name in ("last.ckpt", "best.ckpt"):
         assert same(weights(honest.folder / name), weights(blind.folder / name))
     for one, other in zip(evaluations(honest.records), evaluations(blind.records), strict=True):
-        assert (one["sources"], one["losses"]) == (other["sources"], other["losses"])
+        for key in ("sources", "losses", "unlabelled"):
+            assert one[key] == other[key]
 
 
 def test_in_bf16_a_second_descent_of_a_step_sees_the_weights_of_the_first(train_toy, tmp_path, monkeypatch):

@@ -13,6 +13,7 @@ from torch.multiprocessing.spawn import ProcessExitedException
 from afield.app.asked import asked_layers, check_early, choose_config, data_options, read_stored
 from afield.config.data import OWN_PRESETS, DataOptions
 from afield.config.layers import Config
+from afield.config.selectors import check_selector
 from afield.data.domain import DomainSet
 from afield.data.entries import some_of
 from afield.data.open import open_data
@@ -23,7 +24,6 @@ from afield.methods.registry import AnyMethod, name_of
 from afield.networks import check_backbone
 from afield.results.folder import WHO, RunFolder
 from afield.results.run import Run, read_run
-from afield.results.selection import check_headline
 from afield.training.assemble import opened
 from afield.training.devices import make_fabric
 from afield.training.loop import Loop
@@ -72,7 +72,7 @@ def train(
     check_guarded()
     if str(out) in ("", "."):
         raise AfieldError("a run needs a folder of its own to write to: out")
-    check_headline(selector)
+    check_selector(selector)
     folder = RunFolder(Path(out))
     check_unlocked(folder.path, WHO)
     folder.check(resume, overwrite)

@@ -3,10 +3,11 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from afield.config.selectors import check_selector
 from afield.errors import AfieldError
 from afield.results.folder import RunFolder
 from afield.results.records import Record, end_of, evaluations, read_records
-from afield.results.selection import check_headline, select, source_score
+from afield.results.selection import select, source_score
 
 
 @dataclass(frozen=True, repr=False)
@@ -58,7 +59,7 @@ class Run:
 
 def read_run(folder: Path, selector: str = "last") -> Run:
     """The result of the finished run in a folder."""
-    check_headline(selector)
+    check_selector(selector)
     records = read_records(RunFolder(folder).records)
     if not end_of(records):
         raise AfieldError(f"the run in {folder} has not ended; resume continues it")

@@ -88,9 +88,8 @@ class Loop:
         )
         self.training = TrainingStep(self.method, self.stream, options, self.fabric, setup.pretrained)
         self.average = WeightAverage(self.method, options)
-        self.evaluator = Evaluator(
-            setup.views, setup.preprocessing, self.device, setup.data.placement if self.stream.resident else "streamed"
-        )
+        placement = setup.data.placement if self.stream.resident else "streamed"
+        self.evaluator = Evaluator(setup.task, setup.views, setup.preprocessing, self.device, placement)
         self.others: list[dict[str, Any]] = []
         self.saved_step = 0
         self.seconds = 0.0
