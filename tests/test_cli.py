@@ -35,7 +35,7 @@ PAPER_METHODS = {
     "far-without-dre-minus", "far-conv", "far-channel-gate", "far-spatial-gate", "far-without-ranking",
     "far-without-experts", "far-paper",
 }  # fmt: skip
-RUN_FILES = {"config.toml", "records.jsonl", "last.ckpt", "best.ckpt"}
+RUN_FILES = {"config.toml", "records.jsonl", "last.ckpt", "source-val.ckpt"}
 
 
 # The same whatever the terminal is; one thread, because other tests run beside these.

@@ -110,7 +110,7 @@ def test_a_selector_whose_scores_are_not_recorded_says_what_to_do(selector):
     if selector in ("information", "entropy"):
         assert select([older], selector) is older
         return
-    with pytest.raises(AfieldError, match="older records do not have; train again, or take .*information, entropy$"):
+    with pytest.raises(AfieldError, match=r"older records do not have; train again, or take .*information, entropy$"):
         select([older], selector)
 
 
@@ -156,7 +156,7 @@ def test_without_target_images_in_training_nothing_is_known_of_the_target(train_
     run = train_toy(tmp_path / "run", "baseline", 2, task="dg")
     assert all(line["unlabelled"] == {} for line in evaluations(run.records))
     assert run.select("source-val").step == 2
-    with pytest.raises(AfieldError, match="'information' needs scores .* only a uda run has"):
+    with pytest.raises(AfieldError, match=r"'information' needs scores .* only a uda run has"):
         run.select("information")
 
 

@@ -168,7 +168,7 @@ def test_only_selectors_without_labels_choose(table_of, selector, message):
 
 
 def test_a_table_by_scores_that_older_records_lack_is_one_line_that_says_what_to_do(table_of):
-    with pytest.raises(AfieldError, match="'snd' needs scores .* train again, or take last, source-val") as caught:
+    with pytest.raises(AfieldError, match=r"'snd' needs scores .* train again, or take last, source-val") as caught:
         run = make_run("far", "mm", 0, 0.5)
         for line in run[1:-1]:
             line["unlabelled"] = {"mm": {"entropy": 1.0, "diversity": 2.0}}

@@ -123,7 +123,7 @@ def test_recorded_accuracies_are_those_of_the_saved_model(far_run, toy):
 
 def test_a_run_leaves_these_files_and_no_others(far_run):
     names = {path.name for path in far_run.folder.iterdir()}
-    assert names == {"config.toml", "records.jsonl", "last.ckpt", "best.ckpt", "tensorboard"}
+    assert names == {"config.toml", "records.jsonl", "last.ckpt", "source-val.ckpt", "tensorboard"}
 
 
 def test_tensorboard_holds_the_recorded_numbers(far_run):
@@ -151,7 +151,11 @@ def test_best_is_chosen_on_the_sources_and_last_is_the_last(train_toy, tmp_path,
 
     monkeypatch.setattr(Evaluator, "__call__", scripted)
     run = train_toy(tmp_path / "run", "baseline", 8, settings={"training.evaluate_every": 2})
-    assert load_checkpoint(run.folder / "best.ckpt").step == 4 == select(evaluations(run.records), "source-val")["step"]
+    assert (
+        load_checkpoint(run.folder / "source-val.ckpt").step
+        == 4
+        == select(evaluations(run.records), "source-val")["step"]
+    )
     assert load_checkpoint(run.folder / "last.ckpt").step == 8
     assert run.select("source-val").accuracy == {"day": 0.8, "night": 0.1}
 
@@ -173,7 +177,7 @@ def test_equal_seeds_give_equal_runs_and_other_seeds_others(train_toy, far_run, 
 
 def check_last_good(folder, step):
     assert load_checkpoint(folder / "last.ckpt").step == step
-    for name in ("last.ckpt", "best.ckpt"):
+    for name in ("last.ckpt", "source-val.ckpt"):
         if (folder / name).exists():
             afield.load(folder / name)
             assert all(value.isfinite().all() for value in weights(folder / name).values())
@@ -193,7 +197,7 @@ def test_a_loss_that_is_not_a_number_stops_the_run_and_keeps_the_last_checkpoint
     ) as caught:
         train_toy(tmp_path / "run", "baseline")
     assert "\n" not in str(caught.value)
-    assert load_checkpoint(tmp_path / "run" / "best.ckpt").step == 5
+    assert load_checkpoint(tmp_path / "run" / "source-val.ckpt").step == 5
     check_last_good(tmp_path / "run", 4)
 
 
@@ -312,7 +316,7 @@ def test_the_labels_of_the_target_change_nothing_that_is_learned(toy, train_toy,
     monkeypatch.setitem(data_registry._builders, "toy", lambda: permuted)
     blind = train_toy(tmp_path / "permuted", method)
     assert honest.records[0]["protocol"]["checksum"] != blind.records[0]["protocol"]["checksum"]
-    for name in ("last.ckpt", "best.ckpt"):
+    for name in ("last.ckpt", "source-val.ckpt"):
         assert same(weights(honest.folder / name), weights(blind.folder / name))
     for one, other in zip(evaluations(honest.records), evaluations(blind.records), strict=True):
         for key in ("sources", "losses", "unlabelled"):

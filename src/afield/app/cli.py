@@ -15,6 +15,7 @@ from afield.app.config_command import config as config_command
 from afield.app.options import (
     Backbone,
     BatchSize,
+    ChosenBy,
     ConfigFile,
     Data,
     Device,
@@ -22,6 +23,7 @@ from afield.app.options import (
     MethodAgain,
     MethodName,
     Pretrained,
+    ReportedBy,
     Seed,
     Settings,
     SkipBad,
@@ -122,9 +124,7 @@ def train(
     settings: Settings = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue a run that was stopped.")] = False,
     overwrite: Overwrite = False,
-    selector: Annotated[
-        str, typer.Option(help="Which evaluation to report: last, or source-val (best on held-out source images).")
-    ] = "last",
+    selector: ReportedBy = "last",
     skip_bad: SkipBad = False,
     show_config: Annotated[bool, typer.Option("--show-config", help="Print all settings of the run first.")] = False,
 ) -> None:
@@ -153,6 +153,7 @@ def evaluate(
         str | None, typer.Option(help="Data set; default: the one it was trained on.", autocompletion=data_names)
     ] = None,
     domain: Annotated[list[str] | None, typer.Option(help="Domain; may be repeated; default: all.")] = None,
+    selector: ChosenBy = None,
     method: MethodAgain = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -161,7 +162,7 @@ def evaluate(
     from afield.app.evaluate import evaluate_checkpoint
     from afield.app.show import evaluation_table
 
-    results = evaluate_checkpoint(checkpoint, data, domain, method=method)
+    results = evaluate_checkpoint(checkpoint, data, domain, selector=selector, method=method)
     if as_json:
         print(json.dumps(results))
         return
@@ -175,6 +176,7 @@ def predict(
     file: Annotated[
         Path | None, typer.Option("--out", help="A .csv or .json file; default: CSV to the screen.")
     ] = None,
+    selector: ChosenBy = None,
     method: MethodAgain = None,
     skip_bad: SkipBad = False,
 ) -> None:
@@ -183,7 +185,7 @@ def predict(
     from afield.app.predict import check_output, predict_files, write_predictions
 
     check_output(file)
-    predictions, skipped = predict_files(checkpoint, images, skip_bad, method=method)
+    predictions, skipped = predict_files(checkpoint, images, skip_bad, selector=selector, method=method)
     write_predictions(predictions, file)
     if skipped:
         print(f"skipped {len(skipped)} unreadable: {', '.join(map(str, skipped))}", file=sys.stderr)
@@ -213,7 +215,7 @@ def table(
     records: Annotated[list[Path], typer.Argument(help="Files of records, or folders with one.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
-    selector: Annotated[str, typer.Option(help="Which evaluation of a run counts: last or source-val.")] = "last",
+    selector: ReportedBy = "last",
     protocol: Annotated[str | None, typer.Option(help="The protocol, where the records have several.")] = None,
     plan: Annotated[Path | None, typer.Option(help="Show only the runs of this plan, with its caption.")] = None,
     row: Annotated[

@@ -21,6 +21,7 @@ def evaluate_checkpoint(
     data: str | DomainSet | None = None,
     domains: Sequence[str] | None = None,
     *,
+    selector: str | None = None,
     method: AnyMethod | None = None,
 ) -> dict[str, Any]:
     """Accuracy, sample count and, where the method has them, diagnostics by domain, on the test splits.
@@ -28,7 +29,7 @@ def evaluate_checkpoint(
     Without `data`, on the data set that the checkpoint was trained on. The accuracy on a domain without labels is None;
     how sure and how varied the predictions are, is then all that is known.
     """
-    model = load(checkpoint, method=method)
+    model = load(checkpoint, selector=selector, method=method)
     if not isinstance(data, DomainSet):
         options = model.config.data
         data = open_data(options if data is None else options.model_copy(update={"name": data}))

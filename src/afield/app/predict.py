@@ -30,10 +30,11 @@ def predict_files(
     paths: Sequence[Path],
     skip_bad: bool = False,
     *,
+    selector: str | None = None,
     method: AnyMethod | None = None,
 ) -> tuple[list[Prediction], list[Path]]:
     """A prediction for each readable image, in order; and, if allowed, the unreadable ones that were left out."""
-    model = load(checkpoint, method=method)
+    model = load(checkpoint, selector=selector, method=method)
     files = find_images(paths)
     model.to(best_device())
     predictions: list[Prediction] = []

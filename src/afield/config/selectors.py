@@ -24,6 +24,12 @@ NEED_TARGET = LABEL_FREE[2:]
 """Those that look at the target's training images, which only a UDA task has."""
 
 
+def check_images(selector: str, kind: str) -> None:
+    """Raise unless a task of this kind has the images that a selector looks at."""
+    if kind != "uda" and selector in NEED_TARGET:
+        raise AfieldError(f"selector '{selector}' looks at the target's training images, and a {kind} task has none")
+
+
 def check_selector(selector: str) -> None:
     """Raise unless reported results may be chosen by this selector, that is without the target's labels."""
     if selector == "oracle":

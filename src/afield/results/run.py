@@ -42,9 +42,8 @@ class Run:
 
     @property
     def checkpoint(self) -> Path:
-        """The checkpoint of that step."""
-        files = RunFolder(self.folder)
-        return files.last if self.selector == "last" else files.best
+        """The checkpoint of that step: of a selector that `training.keep` names."""
+        return RunFolder(self.folder).checkpoint(self.selector)
 
     @property
     def seconds(self) -> float:

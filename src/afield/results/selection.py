@@ -5,6 +5,7 @@ chooses by the target's labels, and so gives an upper bound. docs/choosing.md ha
 """
 
 from collections.abc import Callable, Sequence
+from itertools import takewhile
 from statistics import fmean
 
 from afield.config.selectors import LABEL_FREE
@@ -76,6 +77,12 @@ def scores(evaluations: Sequence[Record], selector: str) -> list[float]:
         members = [scores(evaluations, name) for name in SCORES]
         return [fmean(of_one) for of_one in zip(*map(ranks, members), strict=True)]
     return [SCORES[selector](evaluation) for evaluation in evaluations]
+
+
+def evaluations_since_best(evaluations: Sequence[Record], selector: str) -> int:
+    """How many evaluations there are after the one that a selector chooses."""
+    chosen = select(evaluations, selector)
+    return sum(1 for _ in takewhile(lambda evaluation: evaluation is not chosen, reversed(evaluations)))
 
 
 def ranks(values: Sequence[float]) -> list[float]:
