@@ -1,7 +1,9 @@
 """Selectors that need no label of the target: their scores, what they look at, and what they choose."""
 
 import math
+import runpy
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,7 +12,7 @@ import torch
 from afield import AfieldError
 from afield.config.selectors import LABEL_FREE, NEED_TARGET
 from afield.data.images import ArrayImages
-from afield.results.records import evaluations
+from afield.results.records import evaluations, rewrite_records
 from afield.results.selection import scores, select
 from afield.training.scores import (
     deep_embedded_validation,
@@ -19,6 +21,7 @@ from afield.training.scores import (
     soft_neighbourhood_density,
 )
 
+ROOT = Path(__file__).parents[1]
 SURE = torch.eye(4, dtype=torch.float64).repeat(5, 1)  # 20 images, 5 of each of 4 classes
 ONE_CLASS = torch.eye(4, dtype=torch.float64)[:1].repeat(20, 1)
 BLURRED = torch.full((20, 4), 0.25, dtype=torch.float64)
@@ -164,3 +167,23 @@ def test_of_a_large_target_a_part_is_looked_at(train_toy, tmp_path, monkeypatch)
     monkeypatch.setattr("afield.training.label_free.MOST_OF_TARGET", 10)
     run = train_toy(tmp_path / "run", "baseline", 2)
     assert evaluations(run.records)[-1]["unlabelled"]["night"]["n"] == 10
+
+
+def test_selectors_are_judged_by_how_far_from_the_best_they_choose(tmp_path):
+    script = runpy.run_path(str(ROOT / "benchmarks/selectors.py"))
+
+    def run(label, *evaluated):
+        config = {"method": {"name": "dann"}, "task": {"kind": "uda", "target": "t"}}
+        header = {"event": "run", "label": label, "config": config, "seed": 0}
+        return [header, *evaluated, {"event": "end", "step": 2, "seconds": 1.0}]
+
+    surer = run("surer", evaluation(1, 0.9, 0.60), evaluation(2, 0.8, 0.62, entropy=0.1))
+    better = run("better", evaluation(1, 0.7, 0.50), evaluation(2, 0.9, 0.70, entropy=0.2))
+    rewrite_records(tmp_path / "records.jsonl", [*surer, *better, *surer])
+    within, between, everything = script["tables"]([tmp_path / "records.jsonl"]).split("\n\n**")
+    assert "| `last` | 2 | 100 % | 0.0 | 0.0 |" in within
+    assert "| `source-val` | 2 | 50 % | 1.0 | 2.0 |" in within, "a run that is recorded twice counts once"
+    assert "| any, by chance | 1 | 50 % | 4.0 | 8.0 |" in between
+    assert "| `source-val` | 1 | 100 % | 0.0 | 0.0 |" in between
+    assert "| `entropy` | 1 | 0 % | 8.0 | 8.0 |" in between
+    assert "| `oracle` (a bound) | 1 | 100 % | 0.0 | 0.0 |" in everything

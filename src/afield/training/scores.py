@@ -28,7 +28,7 @@ def prediction_entropy(P: Tensor) -> Tensor:
 
 
 def soft_neighbourhood_density(P: Tensor) -> Tensor:
-    """Mean entropy of each image's similarities to all others (Saito et al.: ICCV 2021, arXiv 2108.10860, eq. 1 to 3).
+    """Mean entropy of each image's similarities to all others (Saito et al.: ICCV 2021, arXiv 2108.10860).
 
         S_i = softmax over j != i of <p_i, p_j> / 0.05      p of length 1
         SND = mean_i H(S_i)
@@ -41,7 +41,7 @@ def soft_neighbourhood_density(P: Tensor) -> Tensor:
 
 
 def nuclear_norm(P: Tensor) -> Tensor:
-    """Sum of P's singular values over the greatest it can be (Cui et al.: CVPR 2020, arXiv 2003.12237, eq. 6).
+    """Sum of P's singular values over the greatest it can be (Cui et al.: CVPR 2020, arXiv 2003.12237).
 
     ||P||_* / sqrt(n min(n, classes))      between 0 and 1
     """
@@ -63,7 +63,7 @@ def density_ratios(source: Vectors, target: Vectors, wanted: Vectors) -> Vectors
 
 
 def deep_embedded_validation(losses: Vectors, weights: Vectors) -> float:
-    """Held-out source loss as it would be on the target (You et al.: ICML 2019, sec. 3.3).
+    """Held-out source loss as it would be on the target (You, Wang, Long, Jordan: ICML 2019).
 
         L = w l,    eta = -Cov(L, w) / Var(w),    DEV = mean(L) + eta mean(w) - eta
 
