@@ -377,6 +377,7 @@ def test_the_demo_compares_baseline_and_far_and_draws_them(tmp_path):
     [
         "demo",
         "train",
+        "compare",
         "config",
         "evaluate",
         "predict",
@@ -396,7 +397,7 @@ def test_help_has_an_example_that_names_the_command(command):
 
 def test_the_command_without_words_shows_what_there_is():
     done = afield_command()
-    for command in ("demo", "train", "config", "evaluate", "predict", "bench", "table", "methods", "data"):
+    for command in ("demo", "train", "compare", "config", "evaluate", "predict", "bench", "table", "methods", "data"):
         assert f" {command} " in done.stdout
     assert (done.returncode, done.stderr) == (0, "")
 

@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 
 from afield import __version__
+from afield.app.compare_command import compare as compare_command
 from afield.app.config_command import config as config_command
 from afield.app.options import (
     Backbone,
@@ -59,6 +60,7 @@ INTERRUPTED = 130
 WIDE = 160
 INTERRUPTED_HINTS = {
     "train": "--resume continues a run that has begun",
+    "compare": "the same command continues",
     "bench": "finished runs are recorded, and the same command continues with the others",
 }
 
@@ -143,6 +145,7 @@ def train(
     out.print(f"checkpoint: {run.checkpoint}")
 
 
+app.command("compare", epilog="Example: afield compare photos/ --target camera4 --out runs/c")(compare_command)
 app.command("config", epilog="Example: afield config --method far --data photos/ --out mine.toml")(config_command)
 
 
