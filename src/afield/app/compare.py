@@ -103,8 +103,8 @@ def count_right(checkpoint: Path, images: dict[Path, str]) -> int:
 def comparison_table(found: Comparison, target: str) -> Table:
     """One row per run, the best first: its place by each selector, 1 for the best."""
     few = [f"right of {found.labelled}"] if found.right is not None else []
-    accuracy = "target accuracy (not chosen by)"
-    table = empty_table(f"target {target}", ["method"], [*few, "mean place", *found.places, accuracy])
+    title = f"target {target} (its test labels were not used)"
+    table = empty_table(title, ["method"], [*few, "mean place", *found.places, "target accuracy"])
     for name in found.order:
         cells = [str(found.right[name])] if found.right is not None else []
         cells += [f"{found.mean_places[name]:.1f}", *(f"{of_one[name]:g}" for of_one in found.places.values())]

@@ -26,6 +26,7 @@ from afield.app.options import (
     parsed_sources,
 )
 
+WIDE = 160
 USUAL = "baseline,dann,mcd,far,far+"
 
 
@@ -63,10 +64,12 @@ def compare(
     if as_json:
         print(json.dumps(found.as_values() | {"failures": failures}))
     else:
-        out = Console(soft_wrap=True, markup=False, emoji=False, highlight=False)
+        out = Console(markup=False, emoji=False, highlight=False)
+        if not out.is_terminal:
+            out.width = WIDE  # a pipe has no width, and rich would fold the table to 80 columns
         out.print(comparison_table(found, target))
-        out.print(found.verdict)
-        out.print(f"checkpoint: {folder / CHOSEN} (that of {found.runs[found.order[0]].folder})")
+        out.print(found.verdict, soft_wrap=True)
+        out.print(f"checkpoint: {folder / CHOSEN} (that of {found.runs[found.order[0]].folder})", soft_wrap=True)
     for name, reason in failures.items():
         print(f"failed: {name}: {reason}", file=sys.stderr)
     if failures:

@@ -25,7 +25,7 @@ from afield.training.scores import (
     soft_neighbourhood_density,
 )
 
-MOST_OF_TARGET, MOST_OF_SOURCES = 2000, 1000
+MOST_OF_TARGET, MOST_OF_SOURCES, MOST_HELD_OUT = 1000, 500, 1000
 DECIMALS = 6
 """So that the last bits of a sum, which may depend on where in memory it is taken, are not recorded."""
 Scores = dict[str, float | int | str]
@@ -61,8 +61,8 @@ class LabelFreeScores:
 
     def _dev(self, method: Method, target: Tensor) -> float:
         source, _ = self._passed(method, self.training, MOST_OF_SOURCES)
-        wanted, scores = self._passed(method, self.held_out, MOST_OF_SOURCES)
-        labels = [torch.from_numpy(view.labels[chosen]) for view, chosen in sampled(self.held_out, MOST_OF_SOURCES)]
+        wanted, scores = self._passed(method, self.held_out, MOST_HELD_OUT)
+        labels = [torch.from_numpy(view.labels[chosen]) for view, chosen in sampled(self.held_out, MOST_HELD_OUT)]
         losses = cross_entropy(scores.double(), torch.cat(labels).to(self.device), reduction="none")
         if not (source.isfinite().all() and wanted.isfinite().all() and losses.isfinite().all()):
             return float("nan")
