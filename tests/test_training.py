@@ -135,6 +135,7 @@ def test_tensorboard_holds_the_recorded_numbers(far_run):
         "target-from/night/A": lambda line: line["target"]["night"]["views"]["A"],
         "gates/fog/kept": lambda line: line["sources"]["fog"]["gates"]["kept"],
         "loss/align": lambda line: line["losses"]["align"],
+        "unlabelled/night/snd": lambda line: line["unlabelled"]["night"]["snd"],
         "schedule/lr": lambda line: line["lr"],
     }.items():
         lines = evaluations(far_run.records)
