@@ -2,7 +2,7 @@
 
     python benchmarks/label_free.py results/research/digit5-settings.jsonl [--choose | --plan PLAN]
 
-For every label of the records: the information in the predictions on each target (see `afield.selection`), its mean,
+For every label of the records: the information in the predictions on each target (see docs/choosing.md), its mean,
 the accuracy on the sources' held-out images, and, so that the choice can be judged afterwards, the target accuracy. All
 at the end of training. Rows are ordered by mean information; a label that lacks some targets comes last.
 
@@ -26,7 +26,7 @@ from afield.config.plan import PlanRow, make_job, plan_rows, read_plan_file
 from afield.config.protocols import find_protocol
 from afield.errors import AfieldError
 from afield.results.records import Record, evaluations, read_runs
-from afield.results.selection import information_score, select, source_score, target_score
+from afield.results.selection import has_scores, information_score, select, source_score, target_score
 
 
 @dataclass(frozen=True)
@@ -39,13 +39,15 @@ class Setting:
     ends: dict[str, list[Record]]
 
     def information(self, target: str) -> float | None:
-        """Mean over the runs on a target, if there are any."""
-        return fmean(map(information_score, self.ends[target])) if target in self.ends else None
+        """Mean over the runs on a target, if there are any and training saw the target."""
+        known = [end for end in self.ends.get(target, []) if has_scores(end, "information")]
+        return fmean(map(information_score, known)) if known else None
 
     @property
     def mean_information(self) -> float:
-        """Over the targets there are."""
-        return fmean(fmean(map(information_score, found)) for found in self.ends.values())
+        """Over the targets there are; minus infinity where nothing is known of any."""
+        known = [value for target in self.ends if (value := self.information(target)) is not None]
+        return fmean(known) if known else float("-inf")
 
     @property
     def sources(self) -> float:
@@ -114,7 +116,7 @@ def table(rows: list[Setting], others: dict[str, list[Setting]] | None = None) -
     for row in sorted(rows, key=lambda row: (len(row.ends) < len(targets), -row.mean_information)):
         information = [row.information(target) for target in targets]
         cells = ["" if value is None else f"{value:.2f}" for value in information]
-        cells += [f"{row.mean_information:.3f}", f"{row.sources:.1f}", f"{row.target:.1f}"]
+        cells += [f"{row.mean_information:.3f}" if any(cells) else "", f"{row.sources:.1f}", f"{row.target:.1f}"]
         cells.append(str(sum(map(len, row.ends.values()))))
         if others:
             reached = [setting.target for setting in others[row.method]]

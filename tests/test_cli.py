@@ -35,7 +35,7 @@ PAPER_METHODS = {
     "far-without-dre-minus", "far-conv", "far-channel-gate", "far-spatial-gate", "far-without-ranking",
     "far-without-experts", "far-paper",
 }  # fmt: skip
-RUN_FILES = {"config.toml", "records.jsonl", "last.ckpt", "best.ckpt"}
+RUN_FILES = {"config.toml", "records.jsonl", "last.ckpt", "source-val.ckpt"}
 
 
 # The same whatever the terminal is; one thread, because other tests run beside these.
@@ -380,6 +380,7 @@ def test_the_demo_compares_baseline_and_far_and_draws_them(tmp_path):
     [
         "demo",
         "train",
+        "compare",
         "config",
         "evaluate",
         "predict",
@@ -400,7 +401,8 @@ def test_help_has_an_example_that_names_the_command(command):
 
 def test_the_command_without_words_shows_what_there_is():
     done = afield_command()
-    for command in ("demo", "train", "config", "evaluate", "predict", "export", "bench", "table", "methods", "data"):
+    words = "demo train compare config evaluate predict export report figure bench table methods data"
+    for command in words.split():
         assert f" {command} " in done.stdout
     assert (done.returncode, done.stderr) == (0, "")
 

@@ -104,11 +104,11 @@ def test_an_onnx_file_says_what_the_model_says_of_batches_of_any_size(onnx, run,
 
 def test_a_torch_program_says_what_the_model_says(run, tmp_path, command):
     file = tmp_path / "model.pt2"
-    assert command(run / "best.ckpt", "--format", "torch", "--out", file)[0] == 0
+    assert command(run / "source-val.ckpt", "--format", "torch", "--out", file)[0] == 0
     extra = {METADATA_FILE: ""}
     program = torch.export.load(file, extra_files=extra).module()
     images = pictures(4)
-    expected = afield.load(run / "best.ckpt").predict_proba(images)
+    expected = afield.load(run / "source-val.ckpt").predict_proba(images)
     torch.testing.assert_close(program(torch.from_numpy(channels_first(images))), expected)
     check_metadata(json.loads(extra[METADATA_FILE]) | {"step": "6"}, "source-val")
     assert str(HERE).encode() not in file.read_bytes()

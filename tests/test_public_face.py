@@ -60,7 +60,7 @@ def test_train_returns_a_run_with_accuracies_selector_and_checkpoint(run, home):
 def test_a_run_is_seen_through_another_selector(run):
     other = run.select("source-val")
     assert other.selector == "source-val"
-    assert other.checkpoint == Path("runs/x/best.ckpt")
+    assert other.checkpoint == Path("runs/x/source-val.ckpt")
     assert other.accuracy == run.accuracy  # a run of four steps evaluates once
 
 

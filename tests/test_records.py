@@ -50,7 +50,7 @@ def test_a_run_is_seen_through_its_selector_and_never_through_the_oracle(tmp_pat
     assert run.checkpoint == tmp_path / "last.ckpt"
     chosen = run.select("source-val")
     assert (chosen.selector, chosen.step, chosen.accuracy) == ("source-val", 2, {"a": 0.9, "b": 0.7, "t": 0.2})
-    assert chosen.checkpoint == tmp_path / "best.ckpt"
+    assert chosen.checkpoint == tmp_path / "source-val.ckpt"
     with pytest.raises(AfieldError, match="never chosen by 'oracle'"):
         run.select("oracle")
 

@@ -49,7 +49,7 @@ def assert_board_agrees(run):
         ("baseline", every(5, 4), kill_while_saving, ("last.ckpt", 0)),
         ("baseline", every(4, 4), kill_while_saving, ("last.ckpt", 8)),
         ("baseline", every(4, 4), kill_while_saving, ("last.ckpt", 12)),
-        ("baseline", every(4, 4), kill_while_saving, ("best.ckpt", 4)),
+        ("baseline", every(4, 4), kill_while_saving, ("source-val.ckpt", 4)),
     ],
 )
 def test_a_killed_and_resumed_run_equals_the_unbroken_one(train_toy, tmp_path, method, settings, kill, where):
@@ -188,7 +188,7 @@ def test_a_run_that_lost_its_last_checkpoint_is_not_thrown_away(train_toy, tmp_p
     with pytest.raises(AfieldError, match=r"last\.ckpt is gone.*overwrite starts anew"):
         train_toy(tmp_path / "run", resume=True)
     assert (tmp_path / "run/records.jsonl").read_bytes() == records
-    assert (tmp_path / "run/best.ckpt").exists()
+    assert (tmp_path / "run/source-val.ckpt").exists()
 
 
 def test_a_run_begun_before_there_were_some_options_goes_on_with_their_defaults(train_toy, tmp_path, half_run):
@@ -242,7 +242,7 @@ with replacing(Path(sys.argv[1])) as temporary:
 
 def test_what_a_kill_left_half_written_is_swept_away(train_toy, half_run):
     names = {path.name for path in half_run.iterdir()}
-    for name in ("last.ckpt", "best.ckpt", "records.jsonl"):
+    for name in ("last.ckpt", "source-val.ckpt", "records.jsonl"):
         subprocess.run([sys.executable, "-c", DYING_WRITER, half_run / name], check=False)
     assert len(list(half_run.iterdir())) == len(names) + 3
     train_toy(half_run, "baseline", resume=True)

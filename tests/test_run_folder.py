@@ -165,7 +165,7 @@ def test_overwriting_deletes_only_what_a_run_wrote(train_toy, home):
     assert {str(path) for path in Path("x").rglob("*") if path.is_file()} == set(others)
 
 
-@pytest.mark.parametrize("name", ["config.toml", "records.jsonl", "last.ckpt", "best.ckpt"])
+@pytest.mark.parametrize("name", ["config.toml", "records.jsonl", "last.ckpt", "source-val.ckpt"])
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_files_that_only_look_like_a_runs_are_not_deleted(train_toy, home, name, overwrite):
     Path("x").mkdir()

@@ -20,7 +20,6 @@ from afield.config.protocols import find_protocol, protocols, published_figures
 from afield.results.comparison import compare, remarks_on
 from afield.results.figures import read_figures
 from afield.results.records import rewrite_records
-from afield.results.selection import HEADLINE_SELECTORS
 from afield.results.settings import unusual_settings
 from afield.results.show import as_markdown, as_text, as_values
 from afield.results.table import make_table
@@ -129,7 +128,7 @@ def test_a_number_the_oracle_would_choose_never_appears(table_of, selector, figu
 accuracies = st.lists(st.tuples(st.integers(0, 1000), st.integers(0, 1000)), min_size=1, max_size=6)
 
 
-@given(accuracies, st.sampled_from(HEADLINE_SELECTORS))
+@given(accuracies, st.sampled_from(["last", "source-val"]))
 def test_a_figure_is_chosen_without_the_target(tmp_path_factory, evaluations, selector):
     folder = tmp_path_factory.mktemp("records")
     pairs = [(source / 1000, target / 1000) for source, target in evaluations]
@@ -141,9 +140,19 @@ def test_a_figure_is_chosen_without_the_target(tmp_path_factory, evaluations, se
 
 
 @pytest.mark.parametrize(("selector", "message"), [("oracle", "never chosen by 'oracle'"), ("lats", "mean 'last'")])
-def test_only_headline_selectors_choose(table_of, selector, message):
+def test_only_selectors_without_labels_choose(table_of, selector, message):
     with pytest.raises(AfieldError, match=message):
         table_of(make_run("far", "mm", 0, 0.5), selector=selector)
+
+
+def test_a_table_by_scores_that_older_records_lack_is_one_line_that_says_what_to_do(table_of):
+    with pytest.raises(AfieldError, match=r"'snd' needs scores .* train again, or take last, source-val") as caught:
+        run = make_run("far", "mm", 0, 0.5)
+        for line in run[1:-1]:
+            line["unlabelled"] = {"mm": {"entropy": 1.0, "diversity": 2.0}}
+        table_of(run, selector="snd")
+    assert "information" in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 def test_rows_stand_in_the_papers_order_and_a_variant_after_its_method(table_of):

@@ -17,7 +17,7 @@ from afield.data import registry as data_registry
 from afield.methods.baseline import Baseline
 from afield.results.folder import RunFolder
 from afield.results.records import evaluations
-from afield.results.selection import information_score, select
+from afield.results.selection import select
 from afield.training import assemble
 from afield.training.assemble import make_setup
 from afield.training.checkpoint import load_checkpoint, save_checkpoint
@@ -95,21 +95,6 @@ def test_the_first_record_says_what_was_run(far_run, toy):
     assert (header["seed"], header["device"]) == (0, "cpu, 1 threads")
 
 
-def test_what_an_evaluation_says_without_labels_is_of_the_target_alone(far_run):
-    for line in evaluations(far_run.records):
-        (said,) = line["unlabelled"].values()
-        assert line["unlabelled"].keys() == line["target"].keys()
-        assert 0 <= said["entropy"] <= said["diversity"] <= math.log(3) + 1e-9
-
-
-def test_information_prefers_sure_and_varied_predictions():
-    def score(entropy, diversity):
-        return information_score({"unlabelled": {"t": {"entropy": entropy, "diversity": diversity}}})
-
-    blurred, one_class, sure = score(1.0, 1.1), score(0.0, 0.0), score(0.2, 1.0)
-    assert sure > blurred > one_class
-
-
 LOSSES = {"classification", "aligned", "align", "domain", "dre", "experts", "consistency"}
 
 
@@ -138,7 +123,7 @@ def test_recorded_accuracies_are_those_of_the_saved_model(far_run, toy):
 
 def test_a_run_leaves_these_files_and_no_others(far_run):
     names = {path.name for path in far_run.folder.iterdir()}
-    assert names == {"config.toml", "records.jsonl", "last.ckpt", "best.ckpt", "tensorboard"}
+    assert names == {"config.toml", "records.jsonl", "last.ckpt", "source-val.ckpt", "tensorboard"}
 
 
 def test_tensorboard_holds_the_recorded_numbers(far_run):
@@ -150,6 +135,7 @@ def test_tensorboard_holds_the_recorded_numbers(far_run):
         "target-from/night/A": lambda line: line["target"]["night"]["views"]["A"],
         "gates/fog/kept": lambda line: line["sources"]["fog"]["gates"]["kept"],
         "loss/align": lambda line: line["losses"]["align"],
+        "unlabelled/night/snd": lambda line: line["unlabelled"]["night"]["snd"],
         "schedule/lr": lambda line: line["lr"],
     }.items():
         lines = evaluations(far_run.records)
@@ -166,7 +152,11 @@ def test_best_is_chosen_on_the_sources_and_last_is_the_last(train_toy, tmp_path,
 
     monkeypatch.setattr(Evaluator, "__call__", scripted)
     run = train_toy(tmp_path / "run", "baseline", 8, settings={"training.evaluate_every": 2})
-    assert load_checkpoint(run.folder / "best.ckpt").step == 4 == select(evaluations(run.records), "source-val")["step"]
+    assert (
+        load_checkpoint(run.folder / "source-val.ckpt").step
+        == 4
+        == select(evaluations(run.records), "source-val")["step"]
+    )
     assert load_checkpoint(run.folder / "last.ckpt").step == 8
     assert run.select("source-val").accuracy == {"day": 0.8, "night": 0.1}
 
@@ -188,7 +178,7 @@ def test_equal_seeds_give_equal_runs_and_other_seeds_others(train_toy, far_run, 
 
 def check_last_good(folder, step):
     assert load_checkpoint(folder / "last.ckpt").step == step
-    for name in ("last.ckpt", "best.ckpt"):
+    for name in ("last.ckpt", "source-val.ckpt"):
         if (folder / name).exists():
             afield.load(folder / name)
             assert all(value.isfinite().all() for value in weights(folder / name).values())
@@ -208,7 +198,7 @@ def test_a_loss_that_is_not_a_number_stops_the_run_and_keeps_the_last_checkpoint
     ) as caught:
         train_toy(tmp_path / "run", "baseline")
     assert "\n" not in str(caught.value)
-    assert load_checkpoint(tmp_path / "run" / "best.ckpt").step == 5
+    assert load_checkpoint(tmp_path / "run" / "source-val.ckpt").step == 5
     check_last_good(tmp_path / "run", 4)
 
 
@@ -327,10 +317,11 @@ def test_the_labels_of_the_target_change_nothing_that_is_learned(toy, train_toy,
     monkeypatch.setitem(data_registry._builders, "toy", lambda: permuted)
     blind = train_toy(tmp_path / "permuted", method)
     assert honest.records[0]["protocol"]["checksum"] != blind.records[0]["protocol"]["checksum"]
-    for name in ("last.ckpt", "best.ckpt"):
+    for name in ("last.ckpt", "source-val.ckpt"):
         assert same(weights(honest.folder / name), weights(blind.folder / name))
     for one, other in zip(evaluations(honest.records), evaluations(blind.records), strict=True):
-        assert (one["sources"], one["losses"]) == (other["sources"], other["losses"])
+        for key in ("sources", "losses", "unlabelled"):
+            assert one[key] == other[key]
 
 
 def test_in_bf16_a_second_descent_of_a_step_sees_the_weights_of_the_first(train_toy, tmp_path, monkeypatch):

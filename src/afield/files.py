@@ -73,6 +73,16 @@ def write_whole(path: Path, text: str) -> None:
         temporary.write_text(text, "utf-8", errors="backslashreplace")
 
 
+def link(source: Path, path: Path) -> None:
+    """Let a path be the same file as another, or where the file system has no links a copy of it."""
+    with replacing(path) as temporary:
+        temporary.unlink()
+        try:
+            os.link(source, temporary)
+        except OSError:
+            shutil.copyfile(source, temporary)
+
+
 def is_safetensors(start: bytes) -> bool:
     """Whether a file of tensors that begins with these nine bytes is safetensors: its header comes after its length."""
     return start[8:9] == b"{"

@@ -78,7 +78,7 @@ def assert_equal_checkpoints(one, other):
 
 
 def assert_equal_runs(resumed, unbroken):
-    for name in ("last.ckpt", "best.ckpt"):
+    for name in ("last.ckpt", "source-val.ckpt"):
         assert_equal_checkpoints(resumed.folder / name, unbroken.folder / name)
     lines, others = ((run.folder / "records.jsonl").read_text().splitlines() for run in (resumed, unbroken))
     assert lines[:-1] == others[:-1]

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from afield.errors import AfieldError
 from afield.results.records import Record, end_of, evaluations
-from afield.results.selection import HEADLINE_SELECTORS, select, source_score
+from afield.results.selection import has_scores, select, source_score
 
 Curve = list[float | None]
 """One value per evaluation; None where there is none."""
@@ -93,6 +93,8 @@ def _history_of(records: Sequence[Record], name: str, going: bool) -> History:
     results = [{**each["sources"], **each["target"]} for each in done]
     domains = list(dict.fromkeys(domain for each in results for domain in each))
     end = end_of(records)
+    kept = dict.fromkeys(("last", "source-val", *header["config"]["training"].get("keep", ())))
+    selectors = [name for name in kept if done and all(has_scores(each, name) for each in done)]
     made = History(
         name=str(header.get("label", name)),
         config=header["config"],
@@ -104,7 +106,7 @@ def _history_of(records: Sequence[Record], name: str, going: bool) -> History:
         source_accuracy=[source_score(each) for each in done],
         views=_by_domain(results, domains, "views"),
         gates=_by_domain(results, domains, "gates"),
-        chosen={selector: done.index(select(done, selector)) for selector in HEADLINE_SELECTORS} if done else {},
+        chosen={selector: done.index(select(done, selector)) for selector in selectors},
         seconds=float(end["seconds"]) if end else None,
     )
     _ = made.method, made.target, made.planned_steps  # which a damaged config may lack

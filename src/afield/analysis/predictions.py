@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from afield.analysis.subject import Subject
 from afield.data.images import Pixels
 from afield.data.task import LabelledView
-from afield.training.evaluation import View, prediction_entropy
+from afield.training.evaluation import View
+from afield.training.scores import prediction_entropy
 
 MOST_UNSURE = 24
 

@@ -29,11 +29,14 @@ from afield.analysis.grids import (
 from afield.analysis.history import History
 from afield.analysis.palette import short
 from afield.analysis.study import Learned, Study
+from afield.config.selectors import MEANINGS
 from afield.files import write_whole
-from afield.results.rows import MEANINGS, Table
+from afield.results.rows import Table
 from afield.results.show import title
 from afield.results.summary import percent
 
+COMPARED = ("last", "source-val")
+"""The selectors that every run has: those of tables of several runs."""
 MOST_IN_MATRIX = 40
 """Of more classes than these a confusion matrix could not be read: the pairs confused most are listed alone."""
 THUMBNAIL, PICTURE = 56, 112
@@ -146,7 +149,7 @@ def compared(studies: Sequence[Study]) -> dict[str, Any] | None:
     rows = []
     for study in studies:
         history, learned = study.history, study.learned
-        at = list(history.chosen.values())
+        at = [history.chosen[name] for name in COMPARED if name in history.chosen]
         costs = learned.complexity if learned else None
         rows.append(
             [
@@ -183,7 +186,7 @@ def benchmark_section(benchmark: Benchmark) -> dict[str, Any]:
     rows = [
         [
             word(history.name), word(history.target or "-"), (str(seed := history.header["seed"]), float(seed)),
-            *(share(history.target_accuracy[at]) for at in history.chosen.values()),
+            *(share(history.target_accuracy[history.chosen[name]]) for name in COMPARED),
             share(history.source_accuracy[history.chosen["last"]]),
             (f"{history.seconds or 0:.0f}", history.seconds),
         ]

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from afield import __version__
+from afield.app.compare_command import compare as compare_command
 from afield.app.config_command import config as config_command
 from afield.app.export_command import export as export_command
 from afield.app.model_commands import evaluate as evaluate_command
@@ -23,6 +24,7 @@ from afield.app.options import (
     LearningRate,
     MethodName,
     Pretrained,
+    ReportedBy,
     Seed,
     Settings,
     SkipBad,
@@ -58,6 +60,7 @@ app.add_typer(data_app, name="data", epilog="Example: afield data show digits")
 INTERRUPTED = 130
 INTERRUPTED_HINTS = {
     "train": "--resume continues a run that has begun",
+    "compare": "the same command continues",
     "bench": "finished runs are recorded, and the same command continues with the others",
 }
 
@@ -122,9 +125,7 @@ def train(
     settings: Settings = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue a run that was stopped.")] = False,
     overwrite: Overwrite = False,
-    selector: Annotated[
-        str, typer.Option(help="Which evaluation to report: last, or source-val (best on held-out source images).")
-    ] = "last",
+    selector: ReportedBy = "last",
     skip_bad: SkipBad = False,
     show_config: Annotated[bool, typer.Option("--show-config", help="Print all settings of the run first.")] = False,
 ) -> None:
@@ -143,6 +144,7 @@ def train(
     out.print(f"checkpoint: {run.checkpoint}")
 
 
+app.command("compare", epilog="Example: afield compare photos/ --target camera4 --out runs/c")(compare_command)
 app.command("config", epilog="Example: afield config --method far --data photos/ --out mine.toml")(config_command)
 app.command("evaluate", epilog="Example: afield evaluate runs/x --domain street")(evaluate_command)
 app.command("predict", epilog="Example: afield predict runs/x photos/ --out predictions.csv")(predict_command)

@@ -65,10 +65,11 @@ def evaluate_checkpoint(
     data: str | DomainSet | None = None,
     domains: Sequence[str] | None = None,
     *,
+    selector: str | None = None,
     method: AnyMethod | None = None,
 ) -> Evaluation:
     """Evaluate on the test splits; without `data`, of the data set that the checkpoint was trained on."""
-    model = load(checkpoint, method=method)
+    model = load(checkpoint, selector=selector, method=method)
     if not isinstance(data, DomainSet):
         options = model.config.data
         data = open_data(options if data is None else options.model_copy(update={"name": data}))

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from afield.app.images import as_images
 from afield.config.catalogue import canonical_name, check_there, find_entry
 from afield.config.layers import Config, completed, resolve
+from afield.config.selectors import check_selector
 from afield.data.normalise import Normalise
 from afield.data.preprocessing import Preprocessing
 from afield.errors import AfieldError
@@ -86,13 +87,15 @@ def check_numbers(probabilities: Tensor) -> None:
         raise AfieldError("the model predicts probabilities that are no numbers; its training may have diverged")
 
 
-def load(path: str | Path, *, method: AnyMethod | None = None) -> Model:
+def load(path: str | Path, *, selector: str | None = None, method: AnyMethod | None = None) -> Model:
     """The model of a checkpoint, or of a run's folder, on the CPU.
 
+    Of a folder it is the checkpoint at the end of training or, with a `selector`, the one that it chose; the run keeps
+    those that `training.keep` names.
     Safe with files from strangers; anything but a checkpoint is an error. So a checkpoint never imports a method that
     is not part of afield: unless it is registered already, `method` says again where it is, as for `afield.train`.
     """
-    file = find_checkpoint(Path(path))
+    file = find_checkpoint(Path(path), selector)
     checkpoint = load_checkpoint(file)
     check_method(file, checkpoint, None if method is None else name_of(method))
     try:
@@ -118,14 +121,22 @@ def check_method(file: Path, checkpoint: Checkpoint, given: str | None) -> None:
     check_there(f"{file}: its", name, checkpoint.origin)
 
 
-def find_checkpoint(path: Path) -> Path:
-    """The file itself or, of a run's folder, its last checkpoint."""
+def find_checkpoint(path: Path, selector: str | None = None) -> Path:
+    """The file itself or, of a run's folder, the checkpoint that a selector chose; without one the last."""
+    if selector is not None:
+        check_selector(selector)
     if not path.is_dir():
+        if selector is not None:
+            raise AfieldError(f"a selector chooses among the checkpoints in a run's folder, and {path} is not a folder")
         return path
-    file = RunFolder(path).last
-    if not file.is_file():
-        raise AfieldError(f"no checkpoint in folder {path}: a run's folder has a {file.name}")
-    return file
+    folder = RunFolder(path)
+    file = folder.checkpoint(selector or "last")
+    if file.is_file():
+        return file
+    if not folder.kept:
+        raise AfieldError(f"no checkpoint in folder {path}: a run's folder has a {folder.last.name}")
+    kept = ", ".join(folder.kept)
+    raise AfieldError(f"{path} has no checkpoint of '{selector}', only of {kept}: training.keep says which a run keeps")
 
 
 def _filled(checkpoint: Checkpoint, config: Config, image_size: int) -> Method:

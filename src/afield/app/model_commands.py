@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from afield.app.options import MethodAgain, SkipBad, data_names, name_of_method
+from afield.app.options import ChosenBy, MethodAgain, SkipBad, data_names, name_of_method
 from afield.app.screen import wide_screen
 
 CheckpointFile = Annotated[Path, typer.Argument(help="A run's folder, such as runs/x, or a checkpoint of it.")]
@@ -19,6 +19,7 @@ def evaluate(
         str | None, typer.Option(help="Data set; default: the one it was trained on.", autocompletion=data_names)
     ] = None,
     domain: Annotated[list[str] | None, typer.Option(help="Domain; may be repeated; default: all.")] = None,
+    selector: ChosenBy = None,
     method: MethodAgain = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     errors: Annotated[
@@ -34,7 +35,7 @@ def evaluate(
     from afield.app.evaluate import evaluate_checkpoint, write_errors
     from afield.app.show import evaluation_tables
 
-    evaluation = evaluate_checkpoint(checkpoint, data, domain, method=method)
+    evaluation = evaluate_checkpoint(checkpoint, data, domain, selector=selector, method=method)
     said = write_errors(evaluation, errors) if errors else ""
     if as_json:
         print(json.dumps(evaluation.results))
@@ -54,6 +55,7 @@ def predict(
     ] = None,
     top: Annotated[int, typer.Option(metavar="K", min=1, help="The K most probable classes of each image.")] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    selector: ChosenBy = None,
     method: MethodAgain = None,
     skip_bad: SkipBad = False,
 ) -> None:
@@ -64,7 +66,9 @@ def predict(
     check_output(file, as_json)
     # A bar would be torn apart by predictions on the same terminal.
     progress = file is not None or not sys.stdout.isatty()
-    predictions = predict_files(checkpoint, images, skip_bad, top=top, method=method, progress=progress)
+    predictions = predict_files(
+        checkpoint, images, skip_bad, top=top, selector=selector, method=method, progress=progress
+    )
     write_predictions(predictions, file, as_json)
     if predictions.skipped:
         names = ", ".join(map(str, predictions.skipped))

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
+from afield.config.selectors import LABEL_FREE
 from afield.errors import AfieldError
 
 
@@ -61,6 +62,16 @@ Device = Annotated[
 ]
 Seed = Annotated[int | None, typer.Option(help="Seed of everything random; default: 0.")]
 ConfigFile = Annotated[Path | None, typer.Option(help="TOML file of settings; options and --set override it.")]
+ReportedBy = Annotated[
+    str,
+    typer.Option(
+        "--selector", help=f"Which evaluation of a run counts: {', '.join(LABEL_FREE)}; see docs/choosing.md."
+    ),
+]
+ChosenBy = Annotated[
+    str | None,
+    typer.Option("--selector", help="Of a run's folder, the checkpoint this selector chose; default: last."),
+]
 Settings = Annotated[
     list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Set one key of the config.")
 ]

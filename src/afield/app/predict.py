@@ -82,11 +82,12 @@ def predict_files(
     skip_bad: bool = False,
     *,
     top: int = 1,
+    selector: str | None = None,
     method: AnyMethod | None = None,
     progress: bool = True,
 ) -> Predictions:
     """The predictions for image files, and for those in folders; with the `top` most probable classes of each."""
-    model = load(checkpoint, method=method)
+    model = load(checkpoint, selector=selector, method=method)
     if not 1 <= top <= len(model.classes):
         raise AfieldError(f"top is at most {len(model.classes)}, the number of classes, and at least 1; not {top}")
     files = find_images(paths)

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from afield.app.options import ReportedBy
 from afield.app.screen import wide_screen
 from afield.errors import AfieldError
 
@@ -16,7 +17,7 @@ def table(
     markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
     latex: Annotated[bool, typer.Option("--latex", help="Print LaTeX, with the best figures marked.")] = False,
     csv: Annotated[bool, typer.Option("--csv", help="Print CSV, one line per figure.")] = False,
-    selector: Annotated[str, typer.Option(help="Which evaluation of a run counts: last or source-val.")] = "last",
+    selector: ReportedBy = "last",
     protocol: Annotated[str | None, typer.Option(help="The protocol, where the records have several.")] = None,
     plan: Annotated[Path | None, typer.Option(help="Show only the runs of this plan, with its caption.")] = None,
     row: Annotated[

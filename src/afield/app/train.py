@@ -12,7 +12,8 @@ from torch.multiprocessing.spawn import ProcessExitedException
 
 from afield.app.asked import asked_layers, check_early, choose_config, data_options, read_stored
 from afield.config.data import OWN_PRESETS, DataOptions
-from afield.config.layers import Config
+from afield.config.layers import Config, keeping, merge
+from afield.config.selectors import check_selector
 from afield.data.domain import DomainSet
 from afield.data.entries import some_of
 from afield.data.open import open_data
@@ -23,7 +24,6 @@ from afield.methods.registry import AnyMethod, name_of
 from afield.networks import check_backbone
 from afield.results.folder import WHO, RunFolder
 from afield.results.run import Run, read_run
-from afield.results.selection import check_headline
 from afield.training.assemble import opened
 from afield.training.devices import make_fabric
 from afield.training.loop import Loop
@@ -66,13 +66,14 @@ def train(
     from the presets of the data and the method. `pretrained` starts the backbone from the weights that timm downloads,
     `weights` from those in a file. `settings` sets single keys, such as {"method.align_weight": 0.3}, and overrides
     everything else. `out` is the run's folder; if it holds a run already, `resume` continues it, `overwrite` replaces
-    it, and without either it is an error. On standard error `progress` shows what is trained, notes about the data and
-    a bar; `show_config` shows the resolved config.
+    it, and without either it is an error. `selector` says which evaluation is the result, and its checkpoint is kept.
+    On standard error `progress` shows what is trained, notes about the data and a bar; `show_config` shows the resolved
+    config.
     """
     check_guarded()
     if str(out) in ("", "."):
         raise AfieldError("a run needs a folder of its own to write to: out")
-    check_headline(selector)
+    check_selector(selector)
     folder = RunFolder(Path(out))
     check_unlocked(folder.path, WHO)
     folder.check(resume, overwrite)
@@ -82,12 +83,19 @@ def train(
         method=None if method is None else name_of(method), pretrained=pretrained, weights=weights, steps=steps, lr=lr,
         batch_size=batch_size, device=device, seed=seed,
     )  # fmt: skip
+    if selector != "last" and (kept := merge(*layers)["training"].get("keep")):
+        layers.append({"training": {"keep": list(dict.fromkeys([*kept, selector]))}})
     stored = [read_stored(folder)] if resume else []
     check_backbone(check_early(layers, stored).network.backbone)
     source: DomainSet | DataOptions = data if isinstance(data, DomainSet) else data_options(*stored, *layers)
     if isinstance(source, DataOptions) and source.name in builders() and source.name not in OWN_PRESETS:
         source = open_data(source)  # registered in this process, so that others could not open it by its name
     resolved = choose_config(_opened(source), layers, stored)
+    if not resume:
+        resolved = keeping(resolved, selector)
+    elif selector != "last" and selector not in resolved.training.keep:
+        kept = ", ".join(resolved.training.keep)
+        raise AfieldError(f"cannot resume with selector '{selector}': the run keeps checkpoints of {kept}")
     carry_out = partial(_carry_out, source, Path(out), resume, overwrite, progress, show_config)
     if resolved.training.devices == 1:
         carry_out(resolved, None)

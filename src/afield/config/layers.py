@@ -2,7 +2,7 @@
 
 import tomllib
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from afield.config.catalogue import (
 from afield.config.data import OWN_PRESETS, DataOptions, TaskOptions
 from afield.config.network import DIGIT_NETWORK, NetworkOptions
 from afield.config.options import MethodOptions, validated
+from afield.config.selectors import check_images
 from afield.config.training import TrainingOptions
 from afield.errors import AfieldError, unknown
 
@@ -76,9 +77,20 @@ def resolve(*layers: Values) -> Config:
         values["network"].pop("pretrained", None)  # a preset's, which gives way to weights of one's own and to none
     config = typed(entry, values)
     check_target(entry, config.task.kind)
+    for selector in (*config.training.keep, *([config.training.stop_by] if config.training.patience else [])):
+        check_images(selector, config.task.kind)
     if config.task.sources:
         check_sources(entry, len(config.task.sources))
     return config
+
+
+def keeping(config: Config, selector: str) -> Config:
+    """The config of a run that also keeps the checkpoint of this selector."""
+    check_images(selector, config.task.kind)
+    if selector == "last":
+        return config  # which every run keeps
+    kept = tuple(dict.fromkeys([*config.training.keep, selector]))
+    return replace(config, training=config.training.model_copy(update={"keep": kept}))
 
 
 def typed(entry: Entry, values: Values) -> Config:

@@ -5,6 +5,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from afield.config.selectors import ScoredSelector, Selector
+
 OptimiserName = Literal["sgd", "adam", "adamw"]
 Beta = Annotated[float, Field(ge=0, lt=1)]
 
@@ -62,6 +64,14 @@ class TrainingOptions(BaseModel):
     )
     evaluate_every: int = Field(100, ge=1, description="steps between evaluations; the last step is always one")
     checkpoint_every: int = Field(100, ge=1, description="steps between checkpoints; the last step is always one")
+    keep: tuple[Selector, ...] = Field(
+        ("last", "source-val"),
+        description="selectors of which a run keeps the checkpoint, as SELECTOR.ckpt; last is always kept",
+    )
+    patience: int = Field(
+        0, ge=0, description="evaluations without a better one by stop_by after which training stops; 0: it does not"
+    )
+    stop_by: ScoredSelector = Field("source-val", description="the selector that patience goes by")
     seed: int = Field(0, ge=0, lt=2**31, description="of everything random")
 
     @model_validator(mode="after")

@@ -8,9 +8,10 @@ from typing import Any
 
 from afield.config.plan import PlanFile, identity_of_record, plan_jobs
 from afield.config.protocols import Protocol, protocols
+from afield.config.selectors import check_selector
 from afield.errors import AfieldError, unknown
 from afield.results.records import Record, evaluations, read_runs
-from afield.results.selection import check_headline, select, target_score
+from afield.results.selection import select, target_score
 from afield.results.settings import unusual_settings
 
 UNNAMED = "none"
@@ -60,7 +61,7 @@ def read_figures(
     paths: Sequence[Path], selector: str, wanted: str | None = None, plan: PlanFile | None = None
 ) -> Figures:
     """The figures of all finished runs in some files of records, or folders with one, of one protocol or plan."""
-    check_headline(selector)
+    check_selector(selector)
     if wanted and plan:
         raise AfieldError("a plan names its protocol: plan and protocol cannot both be given")
     try:
@@ -78,7 +79,7 @@ def read_figures(
 
 def read_figures_by_protocol(paths: Sequence[Path], selector: str, plan: PlanFile) -> dict[str, Figures]:
     """The figures of a plan's finished runs by protocol, in the plan's order; protocols without a run are left out."""
-    check_headline(selector)
+    check_selector(selector)
     try:
         runs = of_plan([run for path in paths for run in runs_at(path)], plan)
         found = {}

@@ -5,34 +5,64 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from afield.config.selectors import LABEL_FREE
 from afield.errors import AfieldError
 from afield.files import remove_leftovers
 
 WHO = "afield train"
+CANDIDATE = "ensemble-at-"
 MOST_BYTES_OF_HEADER = 100_000_000
 """Of a safetensors file, as safetensors itself has it."""
 
 
 class RunFolder:
-    """`config.toml`, `records.jsonl`, `last.ckpt`, `best.ckpt` and TensorBoard's files."""
+    """`config.toml`, `records.jsonl`, `last.ckpt`, `SELECTOR.ckpt` of others to keep, and TensorBoard's files."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.config = path / "config.toml"
         self.records = path / "records.jsonl"
-        self.last = path / "last.ckpt"
-        self.best = path / "best.ckpt"
+        self.last = self.checkpoint("last")
         self.tensorboard = path / "tensorboard"
+        self._best = path / "best.ckpt"  # what version 0.1.0 called the one of source-val
+
+    def checkpoint(self, selector: str) -> Path:
+        """Where the checkpoint is that a selector has chosen, if it is kept."""
+        return self.path / f"{selector}.ckpt"
+
+    def candidate(self, step: int) -> Path:
+        """Where, while a run trains, a checkpoint is that `ensemble` may come to choose."""
+        return self.checkpoint(f"{CANDIDATE}{step}")
+
+    @property
+    def candidates(self) -> list[Path]:
+        """All of these."""
+        return sorted(self.path.glob(f"{CANDIDATE}[0-9]*.ckpt"))
+
+    @property
+    def checkpoints(self) -> tuple[Path, ...]:
+        """All that a run may have, whether they are there or not."""
+        return (*map(self.checkpoint, LABEL_FREE), *self.candidates, self._best)
+
+    @property
+    def kept(self) -> list[str]:
+        """The selectors whose checkpoints are there."""
+        return [name for name in LABEL_FREE if self.checkpoint(name).is_file()]
+
+    def upgrade(self) -> None:
+        """Give an older run's checkpoints their present names."""
+        if self._best.is_file():
+            self._best.replace(self.checkpoint("source-val"))
 
     @property
     def files(self) -> tuple[Path, ...]:
         """In the order in which they are removed: what a run is known by goes last."""
-        return self.last, self.best, self.config, self.records
+        return *self.checkpoints, self.config, self.records
 
     @property
     def holds_run(self) -> bool:
         """Whether a run was started here: its records say so, or its config and a checkpoint do."""
-        checkpoint = self.config.exists() and any(is_checkpoint(file) for file in (self.last, self.best))
+        checkpoint = self.config.exists() and any(map(is_checkpoint, self.checkpoints))
         return checkpoint or first_event(self.records).get("event") == "run"
 
     @property
@@ -81,7 +111,7 @@ class RunFolder:
 
     def sweep(self) -> None:
         """Remove what a kill in the middle of a save has left half-written."""
-        for file in self.files:
+        for file in (*self.files, self.checkpoint(f"{CANDIDATE}*")):
             remove_leftovers(file)
 
 

@@ -7,8 +7,9 @@ from afield.config.catalogue import find_entry
 from afield.config.plan import PlanFile, plan_rows
 from afield.config.protocols import Protocol
 from afield.config.reported import KINDS, reported_figures, source_named
+from afield.config.selectors import MEANINGS
 from afield.results.figures import Figures, read_figures_by_protocol
-from afield.results.rows import MEANINGS, Row, Table, captions, make_row
+from afield.results.rows import Row, Table, captions, make_row
 from afield.results.summary import Summary
 
 

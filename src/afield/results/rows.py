@@ -11,11 +11,6 @@ from afield.errors import unknown
 from afield.results.figures import Figure
 from afield.results.summary import Summary
 
-MEANINGS = {
-    "last": "the end of training",
-    "source-val": "the evaluation with the best accuracy on held-out source images",
-}
-
 
 @dataclass(frozen=True)
 class Row:

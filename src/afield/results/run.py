@@ -3,10 +3,11 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from afield.config.selectors import check_selector
 from afield.errors import AfieldError
 from afield.results.folder import RunFolder
 from afield.results.records import Record, end_of, evaluations, read_records
-from afield.results.selection import check_headline, select, source_score
+from afield.results.selection import select, source_score
 
 
 @dataclass(frozen=True, repr=False)
@@ -41,9 +42,8 @@ class Run:
 
     @property
     def checkpoint(self) -> Path:
-        """The checkpoint of that step."""
-        files = RunFolder(self.folder)
-        return files.last if self.selector == "last" else files.best
+        """The checkpoint of that step: of a selector that `training.keep` names."""
+        return RunFolder(self.folder).checkpoint(self.selector)
 
     @property
     def seconds(self) -> float:
@@ -58,7 +58,7 @@ class Run:
 
 def read_run(folder: Path, selector: str = "last") -> Run:
     """The result of the finished run in a folder."""
-    check_headline(selector)
+    check_selector(selector)
     records = read_records(RunFolder(folder).records)
     if not end_of(records):
         raise AfieldError(f"the run in {folder} has not ended; resume continues it")

@@ -1,17 +1,18 @@
 """Choosing one evaluation of a run: a pure function over its records.
 
-A result is never shown without its selector. `last` and `source-val` may choose the results that are reported;
-`oracle` chooses by the target's labels, and so gives an upper bound.
+A result is never shown without its selector. All but `oracle` may choose the results that are reported; `oracle`
+chooses by the target's labels, and so gives an upper bound. docs/choosing.md has the formulas.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import takewhile
 from statistics import fmean
 
+from afield.config.selectors import LABEL_FREE
 from afield.errors import AfieldError, unknown
 from afield.results.records import Record
 
-HEADLINE_SELECTORS = ("last", "source-val")
-SELECTORS = (*HEADLINE_SELECTORS, "oracle")
+SELECTORS = (*LABEL_FREE, "oracle")
 
 
 def source_score(evaluation: Record) -> float:
@@ -21,10 +22,17 @@ def source_score(evaluation: Record) -> float:
 
 def target_score(evaluation: Record) -> float:
     """Accuracy on the target. It needs the target's labels, so no reported result may be chosen by it."""
+    if not evaluation["target"]:
+        raise AfieldError("selector 'oracle' needs a target, and this run has none")
     without = [name for name, result in evaluation["target"].items() if result["accuracy"] is None]
     if without:
         raise AfieldError(f"target '{without[0]}' has no labels, so its accuracy is unknown")
     return fmean(result["accuracy"] for result in evaluation["target"].values())
+
+
+def recorded(name: str, evaluation: Record) -> float:
+    """One of the numbers about the target's predictions that an evaluation records."""
+    return fmean(result[name] for result in evaluation["unlabelled"].values())
 
 
 def information_score(evaluation: Record) -> float:
@@ -33,16 +41,58 @@ def information_score(evaluation: Record) -> float:
     It is the entropy of the mean prediction minus the mean entropy of the predictions. Certainty alone would not do: a
     network that predicts one class for every image is certain too.
     """
-    return fmean(result["diversity"] - result["entropy"] for result in evaluation["unlabelled"].values())
+    return recorded("diversity", evaluation) - recorded("entropy", evaluation)
 
 
-def check_headline(selector: str) -> None:
-    """Raise unless reported results may be chosen by this selector, that is without the target's labels."""
+# Of each, more is better.
+SCORES: dict[str, Callable[[Record], float]] = {
+    "source-val": source_score,
+    "information": information_score,
+    "entropy": lambda evaluation: -recorded("entropy", evaluation),
+    "snd": lambda evaluation: recorded("snd", evaluation),
+    "nuclear": lambda evaluation: recorded("nuclear", evaluation),
+    "dev": lambda evaluation: -recorded("dev", evaluation),
+}
+
+
+def has_scores(evaluation: Record, selector: str) -> bool:
+    """Whether an evaluation records what a selector chooses by."""
+    needed = {"information": ("diversity", "entropy"), "ensemble": ("entropy", "diversity", "snd", "nuclear", "dev")}
+    results = evaluation.get("unlabelled", {}).values()
+    if selector in ("last", "source-val"):
+        return True
+    return bool(results) and all(name in result for result in results for name in needed.get(selector, (selector,)))
+
+
+def scores(evaluations: Sequence[Record], selector: str) -> list[float]:
+    """A selector's score of each evaluation: more is better. `ensemble` is the mean of ranks among these."""
     if selector == "oracle":
-        instead = " or ".join(HEADLINE_SELECTORS)
-        raise AfieldError(f"a result is never chosen by 'oracle', which looks at the target's labels: take {instead}")
-    if selector not in HEADLINE_SELECTORS:
-        raise unknown("selector", selector, HEADLINE_SELECTORS)
+        return [target_score(evaluation) for evaluation in evaluations]
+    lacking = [evaluation for evaluation in evaluations if not has_scores(evaluation, selector)]
+    if lacking:
+        others = ", ".join(name for name in LABEL_FREE if has_scores(lacking[0], name))
+        why = "older records do not have; train again" if lacking[0].get("unlabelled") else "only a uda run has"
+        raise AfieldError(f"selector '{selector}' needs scores of the target's images, which {why}, or take {others}")
+    if selector == "ensemble":
+        members = [scores(evaluations, name) for name in SCORES]
+        return [fmean(of_one) for of_one in zip(*map(ranks, members), strict=True)]
+    return [SCORES[selector](evaluation) for evaluation in evaluations]
+
+
+def evaluations_since_best(evaluations: Sequence[Record], selector: str) -> int:
+    """How many evaluations there are after the one that a selector chooses."""
+    chosen = select(evaluations, selector)
+    return sum(1 for _ in takewhile(lambda evaluation: evaluation is not chosen, reversed(evaluations)))
+
+
+def ranks(values: Sequence[float]) -> list[float]:
+    """The rank of each value, 1 for the smallest; equal values share the mean of their ranks.
+
+    >>> ranks([0.3, 0.9, 0.3])
+    [1.5, 3.0, 1.5]
+    """
+    # Not scipy's, which takes longer to import than a table takes to print.
+    return [sum(v < value for v in values) + (sum(v == value for v in values) + 1) / 2 for value in values]
 
 
 def select(evaluations: Sequence[Record], selector: str) -> Record:
@@ -53,6 +103,5 @@ def select(evaluations: Sequence[Record], selector: str) -> Record:
         raise AfieldError("there is no evaluation to choose from")
     if selector == "last":
         return evaluations[-1]
-    if selector == "oracle" and not evaluations[0]["target"]:
-        raise AfieldError("selector 'oracle' needs a target, and this run has none")
-    return max(evaluations, key=source_score if selector == "source-val" else target_score)
+    found = scores(evaluations, selector)
+    return evaluations[found.index(max(found))]

@@ -5,10 +5,11 @@ from pathlib import Path
 
 from afield.config.plan import read_plan_file
 from afield.config.protocols import published_figures, published_source
+from afield.config.selectors import MEANINGS
 from afield.errors import AfieldError
 from afield.results.figures import Figure, Figures, read_figures
 from afield.results.reproduction import make_reproduction
-from afield.results.rows import MEANINGS, Row, Table, captions, make_row
+from afield.results.rows import Row, Table, captions, make_row
 from afield.results.settings import usual_settings, written
 
 # Rows are in the order of the paper's tables; others follow.

@@ -2,23 +2,24 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from afield.config.data import Placement
 from afield.data.images import Images
 from afield.data.normalise import Normalise
-from afield.data.prefetch import Prefetcher
 from afield.data.preprocessing import Preprocessing
 from afield.data.residence import make_resident, stays_resident
-from afield.data.task import EvaluationViews, LabelledView, UnlabelledView
+from afield.data.task import EvaluationViews, LabelledView, Task, UnlabelledView
 from afield.methods import Method
+from afield.training.chunks import streamed
+from afield.training.label_free import LabelFreeScores, spaced
+from afield.training.scores import prediction_entropy
 
 MOST_IMAGES, LEAST_IMAGES = 500, 64
-CHUNKS_AHEAD = 3
 Result = dict[str, Any]
 View = LabelledView | UnlabelledView
 Watch = Callable[[View, int, Tensor], None]
@@ -30,6 +31,7 @@ class Evaluator:
 
     def __init__(
         self,
+        task: Task,
         views: EvaluationViews,
         preprocessing: Preprocessing,
         device: torch.device,
@@ -38,20 +40,24 @@ class Evaluator:
         self.views = views
         targets = [views.target] if views.target else []
         self.measure = Measure((*views.sources, *targets), preprocessing, device, placement)
+        self.label_free = LabelFreeScores(task, views.sources, self.measure.normalise, device, self.measure.chunk)
 
     def __call__(self, method: Method) -> dict[str, Any]:
         """`sources`; apart from them, since it looks at labels training never sees, `target`; and `unlabelled`.
 
-        The last says of the target's predictions how sure and how varied they are: what may be known, and chosen by,
-        without labels. Of a target that nobody has labelled it is all that is known.
+        The last is what may be known of the target, and chosen by, without labels: scores of the predictions on its
+        training images. In DG, where there are none, it is empty.
         """
         results = self.measure(method)
-        unlabelled = {name: result.pop("unlabelled") for name, result in results.items()}
+        for result in results.values():
+            del result["unlabelled"]  # of test images, which nothing is chosen by
         names = {self.views.target.name} if self.views.target else set()
+        with inference(method):
+            unlabelled = self.label_free(method)
         return {
             "sources": {name: result for name, result in results.items() if name not in names},
             "target": {name: results[name] for name in names},
-            "unlabelled": {name: unlabelled[name] for name in names},
+            "unlabelled": unlabelled,
         }
 
 
@@ -80,12 +86,8 @@ class Measure:
         are, in nats.
         Always in float32, whatever training ran in, so that a record says what its checkpoint does.
         """
-        training = method.training
-        method.eval()
-        with torch.no_grad():
-            results = {view.name: self._measure(method, view, watch) for view in self.views}
-        method.train(training)
-        return results
+        with inference(method):
+            return {view.name: self._measure(method, view, watch) for view in self.views}
 
     def _measure(self, method: Method, view: View, watch: Watch | None) -> Result:
         correct: dict[str, Tensor] = defaultdict(lambda: torch.zeros((), dtype=torch.int64, device=self.device))
@@ -122,22 +124,17 @@ class Measure:
             whole = self.held.parts[part][first : first + len(images)]
             yield from ((start, whole[start : start + self.chunk]) for start in starts)
             return
-
-        def fill(number: int, buffer: list[Tensor]) -> None:
-            indices = np.arange(number * self.chunk, min((number + 1) * self.chunk, len(images)))
-            buffer[:] = [torch.from_numpy(images.read(indices))] if len(indices) else []
-
-        ahead: Prefetcher[list[Tensor]] = Prefetcher(fill, [[] for _ in range(CHUNKS_AHEAD)])
-        try:
-            for start in starts:
-                buffer = ahead.take()
-                yield start, buffer[0].to(self.device)
-                ahead.give_back(buffer)
-        finally:
-            ahead.close()
+        chunks = streamed(images, spaced(len(images), len(images)), self.chunk, self.device)
+        yield from zip(starts, chunks, strict=True)
 
 
-def prediction_entropy(probabilities: Tensor) -> Tensor:
-    """In nats, of each row."""
-    result: Tensor = torch.special.entr(probabilities).sum(dim=-1)
-    return result
+@contextmanager
+def inference(method: Method) -> Iterator[None]:
+    """Inside, the method is in evaluation mode and no gradients are kept."""
+    training = method.training
+    method.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        method.train(training)

@@ -23,7 +23,7 @@ from afield.files import write_whole
 from afield.methods import Method
 from afield.results.folder import RunFolder
 from afield.results.records import Record, append_record, end_of, evaluations, read_records, rewrite_records
-from afield.results.selection import select
+from afield.results.selection import evaluations_since_best
 from afield.training.averaging import WeightAverage
 from afield.training.backend import backend_settings
 from afield.training.checkpoint import (
@@ -36,6 +36,7 @@ from afield.training.checkpoint import (
 )
 from afield.training.devices import accelerator, make_fabric
 from afield.training.evaluation import Evaluator
+from afield.training.keeping import Keeper
 from afield.training.progress import STEPS_BETWEEN_UPDATES, RunProgress
 from afield.training.schedules import adaptation_weight, learning_rate
 from afield.training.step import TrainingStep
@@ -88,9 +89,9 @@ class Loop:
         )
         self.training = TrainingStep(self.method, self.stream, options, self.fabric, setup.pretrained)
         self.average = WeightAverage(self.method, options)
-        self.evaluator = Evaluator(
-            setup.views, setup.preprocessing, self.device, setup.data.placement if self.stream.resident else "streamed"
-        )
+        placement = setup.data.placement if self.stream.resident else "streamed"
+        self.evaluator = Evaluator(setup.task, setup.views, setup.preprocessing, self.device, placement)
+        self.keeper = Keeper(folder, options.keep, self._save)
         self.others: list[dict[str, Any]] = []
         self.saved_step = 0
         self.seconds = 0.0
@@ -105,7 +106,8 @@ class Loop:
     @property
     def ended(self) -> bool:
         """Whether there is nothing left to do."""
-        return self.step == self.options.steps and end_of(read_records(self.folder.records)) is not None
+        end = end_of(read_records(self.folder.records))
+        return end is not None and end["step"] == self.step
 
     @property
     def leads(self) -> bool:
@@ -125,7 +127,8 @@ class Loop:
         started = time.perf_counter() - self.seconds
         progress = RunProgress(self.setup.title, self.options.steps, self.step, self.shown and self.leads)
         with progress, Board(self.folder.tensorboard, self.step) if self.leads else nullcontext() as board:
-            while self.step < self.options.steps:
+            stopped = self._stops(history)
+            while self.step < self.options.steps and not stopped:
                 self._train_step()
                 if self._at(STEPS_BETWEEN_HEALTH_CHECKS) or self.device.type == "cpu":
                     self._check_health()
@@ -141,18 +144,34 @@ class Loop:
                     history.append(self._evaluate(losses))
                     progress.evaluated(history[-1])
                     board.write(history[-1])
-                    if select(history, "source-val") is history[-1]:
-                        self._save(self.folder.best)
-                if due[1]:
+                    self.keeper.evaluated(history)
+                    stopped = self._stops(history)
+                    if stopped:
+                        progress.say(self._why_stopped())
+                if due[0] and self.options.patience:
+                    stopped = self.fabric.broadcast(stopped)
+                if due[1] or stopped:
                     self._save(self.folder.last)
+                    if board:
+                        self.keeper.saved(history)
         self.seconds = time.perf_counter() - started
         if self.leads:
+            self.keeper.ended()
             append_record(self.folder.records, {"event": "end", "step": self.step, "seconds": round(self.seconds, 3)})
         self.fabric.barrier()
 
     def _at(self, every: int) -> bool:
         """Whether something done every so many steps is due; at the last step everything is."""
         return self.step % every == 0 or self.step == self.options.steps
+
+    def _stops(self, history: list[Record]) -> bool:
+        """Whether so many evaluations have brought none that is better that training ends before its last step."""
+        patience, selector = self.options.patience, self.options.stop_by
+        return bool(patience and history) and evaluations_since_best(history, selector) >= patience
+
+    def _why_stopped(self) -> str:
+        options = self.options
+        return f"{self.setup.title} stops: {options.patience} evaluations without a better one by {options.stop_by}"
 
     def _train_step(self) -> None:
         self.training()
@@ -227,7 +246,7 @@ class Loop:
         """Go back to where the folder's last checkpoint stands; a run killed before its first one starts anew."""
         records = read_records(self.folder.records) if self.folder.records.exists() else []
         if not self.folder.last.exists():
-            if evaluations(records) or self.folder.best.exists():
+            if evaluations(records) or any(file.exists() for file in self.folder.checkpoints):
                 raise AfieldError(
                     f"{self.folder.last} is gone, so there is nothing to go on from; overwrite starts anew"
                 )
@@ -252,6 +271,7 @@ class Loop:
         self.fabric.barrier()  # until all have read
         if self.leads:
             self.folder.sweep()
+            self.folder.upgrade()
             rewrite_records(self.folder.records, [r for r in records if r.get("step", 0) <= self.step])
         self.fabric.barrier()
 

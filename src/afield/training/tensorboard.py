@@ -37,6 +37,8 @@ class Board:
                 curves[f"{group}/{domain}"] = result["accuracy"]
                 curves |= {f"{group}-from/{domain}/{k}": v for k, v in result.get("views", {}).items()}
                 curves |= {f"gates/{domain}/{k}": v for k, v in result.get("gates", {}).items()}
+        for domain, said in evaluation.get("unlabelled", {}).items():
+            curves |= {f"unlabelled/{domain}/{k}": v for k, v in said.items() if isinstance(v, float)}
         for name, value in curves.items():
             if value is not None:  # the accuracy of a target without labels
                 self.writer.add_scalar(name, value, evaluation["step"])

@@ -14,9 +14,9 @@ from torch.fx import GraphModule
 
 from afield import __version__
 from afield.app.model import Model
+from afield.config.selectors import LABEL_FREE
 from afield.errors import AfieldError
 from afield.networks import as_convolutions
-from afield.results.folder import RunFolder
 
 INPUT, OUTPUT = "images", "probabilities"
 BATCHES = (1, 2, 5)
@@ -65,8 +65,8 @@ def described(model: Model, file: Path) -> dict[str, str]:
 
 def _selector(file: Path, model: Model) -> str:
     """How the checkpoint was chosen among those of its run, as far as its name and step tell."""
-    if file.name == RunFolder(file.parent).best.name:
-        return "source-val"
+    if file.stem in LABEL_FREE and file.stem != "last":
+        return file.stem
     return "last" if model.step == model.config.training.steps else "none: training had not ended"
 
 

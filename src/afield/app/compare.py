@@ -1,0 +1,112 @@
+"""Train several methods on one target and choose among them without its labels, or with a few."""
+
+import csv
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from afield.app.asked import asked_layers, check_early
+from afield.app.model import load
+from afield.app.show import empty_table, printable
+from afield.app.train import train
+from afield.config.catalogue import canonical_name
+from afield.data.domain import DomainSet
+from afield.errors import AfieldError, unknown
+from afield.files import link, write_whole
+from afield.methods.registry import AnyMethod, name_of
+from afield.results.folder import RunFolder
+from afield.results.ranking import Comparison
+from afield.results.run import Run
+from afield.results.summary import percent
+from afield.training.devices import best_device
+from afield.training.progress import Display
+
+CHOSEN, VALUES = "chosen.ckpt", "comparison.json"
+
+
+def compare(
+    data: "str | Path | DomainSet",
+    target: str,
+    methods: Sequence[AnyMethod],
+    out: Path,
+    *,
+    labelled: Path | None = None,
+    settings: dict[str, Any] | None = None,
+    progress: bool = True,
+    **asked: Any,
+) -> tuple[Comparison, dict[str, str]]:
+    """The comparison, and why some methods have no run. `asked` are further arguments of `afield.train`.
+
+    Each method trains in a folder of its own inside `out`; one that has ended is not trained again, and one that was
+    stopped goes on. `labelled` is a CSV file of a few target images with labels, by which the best run is then chosen.
+    """
+    names = list(dict.fromkeys(canonical_name(name_of(method)) for method in methods))
+    if len(names) < 2:
+        raise AfieldError("a comparison needs two methods or more")
+    if RunFolder(out).holds_run or RunFolder(out).holds_benchmark:
+        raise AfieldError(f"{out} holds a run or a benchmark; a comparison needs a folder of its own")
+    images = read_labelled(labelled) if labelled else {}
+    task = {"data": data.name if isinstance(data, DomainSet) else str(data), "target": target, "task": "uda"}
+    for name in names:  # all are checked before the first trains
+        check_early(asked_layers(None, settings, method=name, **task, **asked), [])
+    runs: dict[str, Run] = {}
+    failures: dict[str, str] = {}
+    for name in names:
+        folder = RunFolder(out / name)
+        goes_on = folder.config.exists()
+        try:
+            runs[name] = train(
+                data, "uda", target, name, out=folder.path, settings=settings, progress=progress, resume=goes_on,
+                overwrite=not goes_on and folder.holds_run, **asked,
+            )  # fmt: skip
+        except AfieldError as error:
+            failures[name] = str(error)
+            Display(progress).say(f"{name} failed: {error}")
+    if len(runs) < 2:
+        raise AfieldError("; ".join(f"{name}: {reason}" for name, reason in failures.items()))
+    right = {name: count_right(run.checkpoint, images) for name, run in runs.items()} if images else None
+    found = Comparison(runs, len(images), right)
+    link(runs[found.order[0]].checkpoint, out / CHOSEN)
+    write_whole(out / VALUES, json.dumps(found.as_values() | {"failures": failures}, indent=2) + "\n")
+    return found, failures
+
+
+def read_labelled(file: Path) -> dict[Path, str]:
+    """Images and their classes from a CSV file with the columns path and label; paths are relative to the file."""
+    try:
+        with file.open(newline="", encoding="utf-8-sig") as lines:
+            rows = list(csv.DictReader(lines))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise AfieldError(f"cannot read {file}: {getattr(error, 'strerror', None) or error}") from error
+    if not rows or not all(row.get("path") and row.get("label") for row in rows):
+        raise AfieldError(f"{file} is not a table of labelled images: each row has a path and a label")
+    images = {file.parent / row["path"].strip(): row["label"].strip() for row in rows}
+    missing = [path for path in images if not path.is_file()]
+    if missing:
+        raise AfieldError(f"{file} names a file that cannot be found: {missing[0]}")
+    return images
+
+
+def count_right(checkpoint: Path, images: dict[Path, str]) -> int:
+    """How many of these images a checkpoint classifies as they are labelled."""
+    model = load(checkpoint).to(best_device())
+    strange = [label for label in images.values() if label not in model.classes]
+    if strange:
+        raise unknown("class", strange[0], model.classes)
+    said = model.predict(list(images))
+    return sum(one == other for one, other in zip(said, images.values(), strict=True))
+
+
+def comparison_table(found: Comparison, target: str) -> Table:
+    """One row per run, the best first: its place by each selector, 1 for the best."""
+    few = [f"right of {found.labelled}"] if found.right is not None else []
+    title = f"target {target} (its test labels were not used)"
+    table = empty_table(title, ["method"], [*few, "mean place", *found.places, "target accuracy"])
+    for name in found.order:
+        cells = [str(found.right[name])] if found.right is not None else []
+        cells += [f"{found.mean_places[name]:.1f}", *(f"{of_one[name]:g}" for of_one in found.places.values())]
+        table.add_row(printable(name), *cells, percent(found.runs[name].accuracy[target]))
+    return table

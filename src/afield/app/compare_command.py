@@ -1,0 +1,76 @@
+"""The command `afield compare`."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from afield.app.options import (
+    Backbone,
+    BatchSize,
+    Device,
+    LearningRate,
+    Pretrained,
+    Seed,
+    Settings,
+    SkipBad,
+    Sources,
+    Steps,
+    Weights,
+    data_names,
+    name_of_method,
+    parsed_settings,
+    parsed_sources,
+)
+
+WIDE = 160
+USUAL = "baseline,dann,mcd,far,far+"
+
+
+def compare(
+    data: Annotated[str, typer.Argument(help="Data set, folder or file.", autocompletion=data_names)],
+    target: Annotated[str, typer.Option(help="Domain to adapt to.")],
+    folder: Annotated[Path, typer.Option("--out", help="Folder for the runs, one folder per method.")],
+    methods: Annotated[str, typer.Option(metavar="NAME,NAME", help="Methods to train.")] = USUAL,
+    labelled: Annotated[
+        Path | None, typer.Option(help="CSV of a few target images (path, label), used for choosing only.")
+    ] = None,
+    sources: Sources = None,
+    backbone: Backbone = None,
+    pretrained: Pretrained = None,
+    weights: Weights = None,
+    steps: Steps = None,
+    lr: LearningRate = None,
+    batch_size: BatchSize = None,
+    device: Device = None,
+    seed: Seed = None,
+    settings: Settings = None,
+    skip_bad: SkipBad = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Train several methods on a target and choose the best without its labels. The same command again continues."""
+    names = [str(name_of_method(name.strip())) for name in methods.split(",")]
+    from afield.app.compare import CHOSEN, comparison_table
+    from afield.app.compare import compare as run_comparison
+
+    found, failures = run_comparison(
+        data, target, names, folder, labelled=labelled, settings=parsed_settings(settings, skip_bad),
+        sources=parsed_sources(sources), backbone=backbone, pretrained=pretrained, weights=weights, steps=steps, lr=lr,
+        batch_size=batch_size, device=device, seed=seed,
+    )  # fmt: skip
+    if as_json:
+        print(json.dumps(found.as_values() | {"failures": failures}))
+    else:
+        out = Console(markup=False, emoji=False, highlight=False)
+        if not out.is_terminal:
+            out.width = WIDE  # a pipe has no width, and rich would fold the table to 80 columns
+        out.print(comparison_table(found, target))
+        out.print(found.verdict, soft_wrap=True)
+        out.print(f"checkpoint: {folder / CHOSEN} (that of {found.runs[found.order[0]].folder})", soft_wrap=True)
+    for name, reason in failures.items():
+        print(f"failed: {name}: {reason}", file=sys.stderr)
+    if failures:
+        raise typer.Exit(1)
