@@ -10,7 +10,6 @@ import time
 from pathlib import Path
 
 import pytest
-import tomli_w
 import torch
 from rich.console import Console
 
@@ -19,19 +18,16 @@ from afield.app.cli import main
 from afield.bench import engines, worker
 from afield.bench.engines import work_in_processes
 from afield.bench.folder import BenchFolder, open_folder
+from afield.bench.outcome import Failed
 from afield.bench.progress import BenchProgress
 from afield.bench.run import read_plan, run_bench
-from afield.bench.worker import Failed
-from afield.config.protocols import Protocol, protocols
 from afield.results.records import read_records, read_runs, rewrite_records
 from afield.results.table import make_table
 from afield.training import loop
-from conftest import SMALL
+from support.benching import recorded, register_toy_protocol, write_plan
 from support.command import COMMAND
 from support.serve_or_die import serve_or_die
 
-PLAN = {"protocol": "toy/test", "methods": ["baseline", "far"], "targets": ["dusk", "night"], "seeds": [0, 1]}
-QUICK = SMALL | {"training.steps": 12}
 DIVERGING = {"label": "too fast", "method": "baseline", "settings": {"training.lr": 1e30}}
 
 
@@ -41,10 +37,7 @@ class Killed(BaseException):
 
 @pytest.fixture(autouse=True)
 def protocol(toy, monkeypatch):
-    """A protocol over the toy data."""
-    targets = tuple(toy.domains)
-    named = Protocol(name="toy/test", version=1, data="toy", preset="toy", task="uda", targets=targets)
-    monkeypatch.setitem(protocols(), "toy/test", named)
+    register_toy_protocol(toy, monkeypatch)
 
 
 @pytest.fixture
@@ -76,22 +69,6 @@ def trained(monkeypatch):
 
     monkeypatch.setattr(worker, "train_job", counting)
     return calls
-
-
-def write_plan(path, settings=None, **changes):
-    content = PLAN | {"settings": QUICK | (settings or {})} | changes
-    Path(path).write_text(tomli_w.dumps({key: value for key, value in content.items() if value is not None}), "utf-8")
-
-
-def recorded(folder="out"):
-    """The finished runs of a folder by label, target and seed, without the time they took; none may be there twice."""
-    found = {}
-    for header, *rest, end in read_runs(Path(folder) / "records.jsonl"):
-        config = header["config"]
-        key = header["label"], config["task"]["target"], config["training"]["seed"]
-        assert key not in found, f"{key} is recorded twice"
-        found[key] = [header, *rest, end["step"]]
-    return found
 
 
 ALL = [(label, target, seed) for label in ("baseline", "far") for target in ("dusk", "night") for seed in (0, 1)]

@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 
 from afield import __version__
+from afield.app.bench_command import bench as bench_command
 from afield.app.config_command import config as config_command
 from afield.app.options import (
     Backbone,
@@ -189,23 +190,7 @@ def predict(
         print(f"skipped {len(skipped)} unreadable: {', '.join(map(str, skipped))}", file=sys.stderr)
 
 
-@app.command(epilog="Example: afield bench plans/digits.toml --out runs/digits")
-def bench(
-    plan: Annotated[Path, typer.Argument(help="A TOML file: protocol, methods, seeds.")],
-    folder: Annotated[Path, typer.Option("--out", help="Folder for the records; several plans may share one.")],
-    workers: Annotated[
-        int | None, typer.Option(min=1, help="Runs at the same time; default: 2 per GPU, or 1 without a GPU.")
-    ] = None,
-) -> None:
-    """Train the methods, targets and seeds of a plan that are not recorded yet, and record the results."""
-    from afield.bench.run import run_bench
-
-    result = run_bench(plan, folder, workers)
-    print(f"{result.recorded} of {result.total} runs are recorded; afield table {folder} --plan {plan} shows them")
-    for run, reason in result.failures.items():
-        print(f"failed: {run}: {reason}", file=sys.stderr)
-    if result.failures:
-        raise typer.Exit(1)
+app.command("bench", epilog="Example: afield bench plans/digits.toml --out runs/digits")(bench_command)
 
 
 @app.command(epilog="Example: afield table runs/digits --plan plans/digits.toml --compare far,baseline")

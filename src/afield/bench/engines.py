@@ -13,7 +13,8 @@ from pathlib import Path
 
 import torch
 
-from afield.bench.worker import Failed, Outcome, attempt, serve
+from afield.bench.outcome import Failed, Outcome
+from afield.bench.worker import attempt, serve
 from afield.config.plan import Job
 from afield.training.processes import Parcel, pack, without_script
 

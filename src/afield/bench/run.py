@@ -6,8 +6,9 @@ from pathlib import Path
 
 from afield.bench.engines import usual_workers, work_here, work_in_processes
 from afield.bench.folder import BenchFolder, open_folder
+from afield.bench.outcome import Failed
 from afield.bench.progress import BenchProgress
-from afield.bench.worker import Failed
+from afield.bench.shard import parse_shard
 from afield.config.catalogue import check_sources, find_entry
 from afield.config.plan import Job, plan_jobs, read_plan_file
 from afield.data.registry import check_data, load_data
@@ -22,24 +23,34 @@ class BenchResult:
     """The result of `run_bench`."""
 
     total: int
-    """The number of runs in the plan."""
+    """The number of runs in the plan, or in its shard."""
     recorded: int
     """How many of them are recorded now."""
     failures: dict[str, str]
     """Why the others failed, by the run's name."""
 
 
-def run_bench(plan: str | Path, out: str | Path, workers: int | None = None, *, progress: bool = True) -> BenchResult:
+def run_bench(
+    plan: str | Path,
+    out: str | Path,
+    workers: int | None = None,
+    *,
+    shard: str | None = None,
+    progress: bool = True,
+) -> BenchResult:
     """Run the jobs of a plan's file that the folder `out` has no record of yet, and record them there.
 
     Everything is checked before anything is trained. One worker trains in this process; several train in as many
-    processes. Without a number: two per GPU, or one without a GPU.
+    processes. Without a number: two per GPU, or one without a GPU. `shard`, such as "3/8", is a part of the plan: every
+    eighth of its jobs, from the third, recorded in a folder of its own in `out`.
     """
     check_guarded()
     if workers is not None and workers < 1:
         raise AfieldError(f"a benchmark needs at least one worker, not {workers}")
+    part = parse_shard(shard) if shard else None
     jobs = read_plan(Path(plan))
-    with open_folder(Path(out)) as folder:
+    jobs = part.of(jobs) if part else jobs
+    with open_folder(Path(out), part) as folder:
         for name in data_of(jobs):
             folder.check_data(name, load_data(name).checksum())
         missing = [job for job in jobs if not folder.holds(job)]

@@ -6,11 +6,11 @@ import shutil
 import threading
 import traceback
 from contextlib import ExitStack
-from dataclasses import dataclass
 from multiprocessing import parent_process
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from afield.bench.outcome import Failed, Outcome
 from afield.config.plan import Job
 from afield.data.registry import load_data
 from afield.errors import AfieldError
@@ -19,17 +19,6 @@ from afield.results.folder import RunFolder
 from afield.results.records import Record, read_records
 from afield.training.assemble import opened
 from afield.training.processes import Parcel, unpack
-
-
-@dataclass(frozen=True)
-class Failed:
-    """Why a run has no result: one line and, for an error that is not the user's, the traceback."""
-
-    reason: str
-    trace: str | None = None
-
-
-Outcome = list[Record] | Failed
 
 
 def attempt(job: Job, folder: Path) -> Outcome:
