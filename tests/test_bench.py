@@ -15,16 +15,17 @@ from rich.console import Console
 
 from afield import AfieldError
 from afield.app.cli import main
-from afield.bench import engines, worker
-from afield.bench.engines import work_in_processes
+from afield.bench import local, machine, processes, worker
+from afield.bench.engines import Patience
 from afield.bench.folder import BenchFolder, open_folder
+from afield.bench.local import work_in_processes
 from afield.bench.outcome import Failed
 from afield.bench.progress import BenchProgress
 from afield.bench.run import read_plan, run_bench
 from afield.results.records import read_records, read_runs, rewrite_records
 from afield.results.table import make_table
 from afield.training import loop
-from support.benching import recorded, register_toy_protocol, write_plan
+from support.benching import Told, recorded, register_toy_protocol, write_plan
 from support.command import COMMAND
 from support.serve_or_die import serve_or_die
 
@@ -368,20 +369,20 @@ def test_a_folder_that_is_not_a_benchmarks_or_in_use_or_about_other_images_is_le
 
 
 def test_a_process_that_dies_fails_its_job_and_is_replaced(monkeypatch, tmp_path):
-    monkeypatch.setattr(engines, "serve", serve_or_die)
-    monkeypatch.setattr(engines, "parcel", lambda job, folder: (job, folder))
-    monkeypatch.setattr(engines, "machine_parts", lambda count: [{"CUDA_VISIBLE_DEVICES": "7"}] * count)
+    monkeypatch.setattr(processes, "serve", serve_or_die)
+    monkeypatch.setattr(processes, "parcel", lambda job, folder: (job, folder))
+    monkeypatch.setattr(local, "machine_parts", lambda count: [{"CUDA_VISIBLE_DEVICES": "7"}] * count)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     tasks = [(job, tmp_path) for job in ("one", "fatal", "two", "three")]
-    begun = []
-    outcomes = dict(work_in_processes(tasks, begun.append, 1))
-    assert begun == ["one", "fatal", "two", "three"]
+    told = Told()
+    outcomes = dict(work_in_processes(tasks, told, 1, Patience()))
+    assert told.begun_jobs == ["one", "fatal", "two", "three"]
     assert outcomes.pop("fatal") == Failed("the process that trained it died (exit code 7)")
-    processes = [outcome["process"] for outcome in outcomes.values()]
-    assert len(processes) == 3
-    assert processes[0] != processes[1], "the dead one was replaced"
-    assert processes[1] == processes[2], "a process lives on from job to job"
-    assert os.getpid() not in processes
+    numbers = [outcome["process"] for outcome in outcomes.values()]
+    assert len(numbers) == 3
+    assert numbers[0] != numbers[1], "the dead one was replaced"
+    assert numbers[1] == numbers[2], "a process lives on from job to job"
+    assert os.getpid() not in numbers
     assert not any(outcome["forked"] for outcome in outcomes.values()), "a forked process cannot use CUDA"
     assert all(outcome["environment"]["CUDA_VISIBLE_DEVICES"] == "7" for outcome in outcomes.values())
     assert os.environ.get("CUDA_VISIBLE_DEVICES") is None
@@ -393,15 +394,15 @@ def test_workers_share_the_gpus_and_the_processors(monkeypatch, home):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     for name in ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS"):
         monkeypatch.delenv(name, raising=False)
-    assert [tuple(part.values()) for part in engines.machine_parts(3)] == [("5", "0"), ("5", "1"), ("5", "0")]
+    assert [tuple(part.values()) for part in machine.machine_parts(3)] == [("5", "0"), ("5", "1"), ("5", "0")]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7")
-    assert [tuple(part.values()) for part in engines.machine_parts(2)] == [("8", "4"), ("8", "7")]
+    assert [tuple(part.values()) for part in machine.machine_parts(2)] == [("8", "4"), ("8", "7")]
     for device, count in (("auto", 4), ("cpu", 1)):
         write_plan("plan.toml", {"training.device": device})
-        assert engines.usual_workers([(job, home) for job in read_plan(Path("plan.toml"))]) == count
+        assert machine.usual_workers([(job, home) for job in read_plan(Path("plan.toml"))]) == count
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert engines.machine_parts(2) == [{"OMP_NUM_THREADS": "8"}] * 2
-    assert engines.usual_workers([]) == 1
+    assert machine.machine_parts(2) == [{"OMP_NUM_THREADS": "8"}] * 2
+    assert machine.usual_workers([]) == 1
 
 
 def children(pid):

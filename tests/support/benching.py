@@ -44,3 +44,16 @@ def recorded(folder="out"):
         assert key not in found, f"{key} is recorded twice"
         found[key] = [header, *rest, end["step"]]
     return found
+
+
+class Told:
+    """A watcher that remembers what it was told."""
+
+    def __init__(self):
+        self.begun_jobs, self.retries = [], []
+
+    def begun(self, job):
+        self.begun_jobs.append(job)
+
+    def retried(self, job, reason):
+        self.retries.append((job, reason))

@@ -1,10 +1,14 @@
 """The command line. Errors a user can cause exit with 2 and one line on standard error; a bug shows its traceback."""
 
 import json
+import signal
 import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from io import TextIOWrapper
 from pathlib import Path
+from types import FrameType
 from typing import Annotated, Any
 
 import typer
@@ -55,8 +59,9 @@ app.add_typer(data_app, name="data", epilog="Example: afield data show digits")
 PLAIN: dict[str, Any] = {"markup": False, "emoji": False, "highlight": False}
 out = Console(soft_wrap=True, **PLAIN)
 INTERRUPTED = 130
+TERMINATED = 143
 WIDE = 160
-INTERRUPTED_HINTS = {
+STOPPED_HINTS = {
     "train": "--resume continues a run that has begun",
     "bench": "finished runs are recorded, and the same command continues with the others",
 }
@@ -337,11 +342,14 @@ def main() -> None:
             stream.reconfigure(errors="backslashreplace")  # a file name that is not text, or an ASCII terminal
     warnings.formatwarning = one_line
     try:
-        code = app(standalone_mode=False) or 0
+        with termination_raised():
+            code = app(standalone_mode=False) or 0
         if code == INTERRUPTED:
-            hints = [hint for command, hint in INTERRUPTED_HINTS.items() if sys.argv[1:2] == [command]]
-            print("; ".join(["afield: interrupted", *hints]), file=sys.stderr)
+            say_stopped("interrupted")
         sys.exit(code)
+    except Terminated:
+        say_stopped("terminated")
+        raise
     except MissingMethodError as error:
         fail(error.for_command)
     except AfieldError as error:
@@ -355,6 +363,30 @@ def main() -> None:
         if message is None:
             raise
         fail(message)
+
+
+class Terminated(SystemExit):
+    """SIGTERM has come."""
+
+
+@contextmanager
+def termination_raised() -> Iterator[None]:
+    """While the context lasts, SIGTERM is an exception, as Ctrl-C is, so that everything under way is left in order."""
+
+    def terminate(number: int, frame: FrameType | None) -> None:
+        raise Terminated(TERMINATED)
+
+    before = signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def say_stopped(how: str) -> None:
+    """One line about a command that was stopped, and how to go on."""
+    hints = [hint for command, hint in STOPPED_HINTS.items() if sys.argv[1:2] == [command]]
+    print("; ".join([f"afield: {how}", *hints]), file=sys.stderr)
 
 
 def one_line(
