@@ -26,6 +26,7 @@ from afield.results.records import read_records, read_runs, rewrite_records
 from afield.results.table import make_table
 from afield.training import loop
 from support.benching import Told, recorded, register_toy_protocol, write_plan
+from support.children import alive, children
 from support.command import COMMAND
 from support.serve_or_die import serve_or_die
 
@@ -403,17 +404,6 @@ def test_workers_share_the_gpus_and_the_processors(monkeypatch, home):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert machine.machine_parts(2) == [{"OMP_NUM_THREADS": "8"}] * 2
     assert machine.usual_workers([]) == 1
-
-
-def children(pid):
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text("utf-8").split()]
-
-
-def alive(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text("utf-8").split()[2] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
 
 
 @pytest.mark.skipif(not Path("/proc").exists(), reason="looks at processes by way of /proc")

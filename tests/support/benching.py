@@ -1,18 +1,22 @@
 """Plans over the toy data, and what a benchmark has recorded."""
 
+import time
+from contextlib import suppress
 from pathlib import Path
 
 import tomli_w
 
+from afield import AfieldError
 from afield.config.protocols import Protocol, protocols
 from afield.results.records import read_runs, record_files
+from afield.training.checkpoint import load_checkpoint
 from conftest import SMALL
 
 PLAN = {"protocol": "toy/test", "methods": ["baseline", "far"], "targets": ["dusk", "night"], "seeds": [0, 1]}
 QUICK = SMALL | {"training.steps": 12}
 TINY_DIGITS = {
-    "network.width": 8, "training.batch_size": 4, "training.steps": 200, "training.device": "cpu",
-    "training.checkpoint_every": 10, "training.evaluate_every": 100,
+    "network.width": 8, "training.batch_size": 4, "training.steps": 400, "training.device": "cpu",
+    "training.checkpoint_every": 50, "training.evaluate_every": 400,
 }  # fmt: skip
 """On the embedded digits, which every process knows."""
 
@@ -43,6 +47,24 @@ def recorded(folder="out"):
         key = header["label"], config["task"]["target"], config["training"]["seed"]
         assert key not in found, f"{key} is recorded twice"
         found[key] = [header, *rest, end["step"]]
+    return found
+
+
+def step_of(folder):
+    """The step of the furthest checkpoint among the runs in progress; 0 if there is none yet."""
+    steps = [0]
+    for file in Path(folder).glob("runs/*/last.ckpt"):
+        with suppress(AfieldError):  # its run has just been recorded
+            steps.append(load_checkpoint(file).step)
+    return max(steps)
+
+
+def wait_for(condition):
+    """Wait for what must happen, rather than for ever if it does not."""
+    deadline = time.monotonic() + 300
+    while not (found := condition()):
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.02)
     return found
 
 

@@ -1,14 +1,10 @@
 """The command line. Errors a user can cause exit with 2 and one line on standard error; a bug shows its traceback."""
 
 import json
-import signal
 import sys
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from io import TextIOWrapper
 from pathlib import Path
-from types import FrameType
 from typing import Annotated, Any
 
 import typer
@@ -41,6 +37,7 @@ from afield.app.options import (
     parsed_settings,
     parsed_sources,
 )
+from afield.app.stopped import INTERRUPTED, Terminated, say_stopped, termination_raised
 from afield.errors import AfieldError, MissingMethodError, unknown
 
 # Commands import what they need when they run: torch takes seconds, and most commands do not need it.
@@ -58,14 +55,7 @@ app.add_typer(data_app, name="data", epilog="Example: afield data show digits")
 # Names of domains, classes and rows may contain brackets and colons, which must not be read as markup.
 PLAIN: dict[str, Any] = {"markup": False, "emoji": False, "highlight": False}
 out = Console(soft_wrap=True, **PLAIN)
-INTERRUPTED = 130
-TERMINATED = 143
 WIDE = 160
-STOPPED_HINTS = {
-    "train": "--resume continues a run that has begun",
-    "bench": "finished runs are recorded, and the same command continues with the others",
-}
-
 
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a run that is already in the output folder.")]
 CheckpointFile = Annotated[Path, typer.Argument(help="A run's folder, such as runs/x, or a checkpoint of it.")]
@@ -363,30 +353,6 @@ def main() -> None:
         if message is None:
             raise
         fail(message)
-
-
-class Terminated(SystemExit):
-    """SIGTERM has come."""
-
-
-@contextmanager
-def termination_raised() -> Iterator[None]:
-    """While the context lasts, SIGTERM is an exception, as Ctrl-C is, so that everything under way is left in order."""
-
-    def terminate(number: int, frame: FrameType | None) -> None:
-        raise Terminated(TERMINATED)
-
-    before = signal.signal(signal.SIGTERM, terminate)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-def say_stopped(how: str) -> None:
-    """One line about a command that was stopped, and how to go on."""
-    hints = [hint for command, hint in STOPPED_HINTS.items() if sys.argv[1:2] == [command]]
-    print("; ".join([f"afield: {how}", *hints]), file=sys.stderr)
 
 
 def one_line(
