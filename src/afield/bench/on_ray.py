@@ -23,6 +23,7 @@ from afield.files import BusyFolderError, check_unlocked, write_whole
 from afield.results.folder import WHO
 from afield.training.heartbeat import heard_by
 from afield.training.processes import Parcel
+from afield.training.stopping import HeldSignals
 
 USUAL_GPU_SHARE = 0.5  # because one run alone leaves a GPU idle at times
 SECONDS_BETWEEN_LOOKS = 1.0
@@ -74,7 +75,9 @@ def work_on_ray(assignments: Sequence[Assignment], watcher: Watcher, cluster: Cl
         waiting, begun = list(tasks), set[Path]()
         try:
             while waiting:
-                ready, waiting = ray.wait(waiting, timeout=SECONDS_BETWEEN_LOOKS)
+                # Ray would turn every signal into a KeyboardInterrupt of its own.
+                with HeldSignals():
+                    ready, waiting = ray.wait(waiting, timeout=SECONDS_BETWEEN_LOOKS)
                 for ref in [*ready, *waiting]:
                     job, place = tasks[ref]
                     # A task says nothing when it starts, but where the folder is shared its run can be seen.

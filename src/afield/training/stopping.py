@@ -29,16 +29,23 @@ class HeldSignals:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._let_go()
-        if self.came is not None:
-            signal.raise_signal(self.came)
+        self._act()
 
     def deliver(self) -> None:
         """Act on the signal now. If this process lives on, as one with a handler of its own may, the next is held."""
-        came, self.came = self.came, None
         self._let_go()
-        if came is not None:
-            signal.raise_signal(came)
+        self._act()
         self._hold()
+
+    def _act(self) -> None:
+        came, self.came = self.came, None
+        if came is None:
+            return
+        handler = signal.getsignal(came)
+        if callable(handler):
+            handler(came, None)  # not by a signal: a process of another's, such as a worker of Ray, may block it
+        else:
+            signal.raise_signal(came)
 
     def _hold(self) -> None:
         if threading.current_thread() is not threading.main_thread():
