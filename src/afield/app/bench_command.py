@@ -70,7 +70,9 @@ def bench(
     for name in given:
         if name not in OWN_OPTIONS[engine]:
             having = [other for other, own in OWN_OPTIONS.items() if name in own]
-            raise AfieldError(f"the engine {engine} has no {name}; {' and '.join(having)} have")
+            raise AfieldError(
+                f"the engine {engine} has no {name}; {' and '.join(having)} {'have' if having[1:] else 'has'}"
+            )
     if engine == "slurm":
         write_script(plan, folder, shards, sbatch or [], given, submit)
         return
