@@ -1,4 +1,4 @@
-"""DANN, ADDA, DCTN and MME together: which loss trains which part, the loop, and that they help where they should."""
+"""DANN, CDAN, ADDA, DCTN and MME together: which loss trains which part, the loop, and that they help."""
 
 from copy import deepcopy
 
@@ -13,9 +13,14 @@ from support.comparing import same, swap_first_sources
 from support.recipes import make_step
 from support.resuming import Killed, assert_equal_runs, kill_before_step
 
-METHODS = ("dann", "adda", "dctn", "mme")
+METHODS = ("dann", "cdan", "adda", "dctn", "mme")
 ROUTES = {
     "dann": {"classification": {"backbone", "classifier"}, "domain": {"discriminator"}, "adversary": {"backbone"}},
+    "cdan": {
+        "classification": {"backbone", "classifier"},
+        "domain": {"discriminator"},
+        "adversary": {"backbone", "classifier"},
+    },
     "dctn": {
         "classification": {"backbone", "classifier"},
         "discriminators": {"discriminators"},
@@ -40,7 +45,7 @@ def test_each_loss_trains_its_parts_only(name):
 
 
 @pytest.mark.parametrize(
-    ("name", "phase"), [("dann", 0), ("dctn", 0), ("dctn", 1), ("mme", 0), ("adda", 0), ("adda", 1)]
+    ("name", "phase"), [("dann", 0), ("cdan", 0), ("dctn", 0), ("dctn", 1), ("mme", 0), ("adda", 0), ("adda", 1)]
 )
 def test_swapping_two_sources_changes_nothing(name, phase):
     options = {"threshold": 0.0} if name == "dctn" else {}

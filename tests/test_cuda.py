@@ -7,6 +7,8 @@ import afield
 from afield.data.batches import BatchStream
 from afield.data.preprocessing import Preprocessing
 from afield.data.task import make_task
+from afield.training.checkpoint import load_checkpoint
+from afield.training.loop import Loop
 
 if not torch.cuda.is_available():
     pytest.skip("needs a CUDA device", allow_module_level=True)
@@ -42,8 +44,6 @@ def test_the_gpu_computes_the_losses_the_cpu_computes(train_toy, tmp_path):
 
 
 def test_a_run_killed_on_the_gpu_resumes_and_ends(train_toy, tmp_path, monkeypatch):
-    from afield.training.loop import Loop
-
     step = Loop._train_step
 
     def killed(loop):
@@ -69,3 +69,16 @@ def test_divergence_on_the_gpu_keeps_a_good_checkpoint(train_toy, tmp_path):
         train_toy(tmp_path / "run", steps=60, settings=ON_GPU | {"training.lr": 1e9})
     weights = afield.load(tmp_path / "run/last.ckpt").state_dict().values()
     assert all(value.isfinite().all() for value in weights)
+
+
+def test_the_average_is_of_the_weights_after_each_recorded_step(train_toy, tmp_path, monkeypatch):
+    seen, step = [], Loop._train_step
+
+    def watched(loop):
+        step(loop)
+        seen.append(loop.method.backbone[0].weight.detach().double())
+
+    monkeypatch.setattr(Loop, "_train_step", watched)
+    run = train_toy(tmp_path / "run", "baseline", settings=ON_GPU | {"training.average": "uniform"})
+    averaged = load_checkpoint(run.checkpoint).state["model"]["backbone.0.weight"].double()
+    torch.testing.assert_close(averaged, torch.stack(seen).mean(dim=0).cpu(), rtol=1e-4, atol=1e-6)

@@ -61,6 +61,10 @@ def test_trained_from_the_command_line_killed_and_resumed_it_ends_as_if_never_ki
 def test_it_trains_on_maps_of_tokens_and_on_those_of_convolutions(train_toy, tmp_path, method, backbone):
     name, size, _ = FAMILIES[backbone]
     settings = few(method) | {"network.backbone": name, "data.image_size": size, "training.lr": 0.01}
+    if (method, backbone) == ("mixstyle", "vit"):  # the one that acts inside a backbone, on maps of channels
+        with pytest.raises(afield.AfieldError, match="has 0 early stages that give maps"):
+            train_toy(tmp_path / "run", method, 2, settings=settings)
+        return
     run = train_toy(tmp_path / "run", method, 2, settings=settings)
     assert run.step == 2
     assert run.evaluation["losses"]

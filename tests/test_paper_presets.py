@@ -12,8 +12,8 @@ from afield.config.network import NetworkOptions
 from afield.methods.create import create_method
 
 COMPARED = [
-    "adda", "ccsa", "coral", "crossgrad", "dael", "dan", "dann", "dctn", "epi-fcr", "jan", "jigen", "m3sda",
-    "m3sda-beta", "mcd", "meda", "mmd-aae", "mme",
+    "adda", "ccsa", "cdan", "coral", "crossgrad", "dael", "dan", "dann", "dctn", "epi-fcr", "jan", "jigen", "m3sda",
+    "m3sda-beta", "mcc", "mcd", "meda", "mixstyle", "mmd-aae", "mme",
 ]  # fmt: skip
 RECIPES = [f"{name}-paper" for name in COMPARED]
 

@@ -154,7 +154,7 @@ def test_every_promised_name_exists_and_others_do_not():
     promised = {
         "train", "load", "create_method", "run_bench", "list_methods", "list_data", "register_method", "register_data",
         "from_arrays", "Method", "MethodOptions", "Batch", "Losses", "Learning", "Shape", "Domain", "DomainSet",
-        "Split", "Run", "Model", "AfieldError",
+        "Split", "Run", "Model", "Classifier", "AfieldError",
     }  # fmt: skip
     assert set(afield.__all__) == set(afield._HOMES) == promised
     assert {*promised, "__version__"} == set(dir(afield))

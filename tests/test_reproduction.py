@@ -11,48 +11,16 @@ from afield import AfieldError
 from afield.bench.run import run_bench
 from afield.config.cards import cards
 from afield.config.catalogue import PRESETS
-from afield.config.options import validated
-from afield.config.plan import PlanFile, plan_jobs, read_plan_file
+from afield.config.plan import plan_jobs, read_plan_file
 from afield.config.protocols import Protocol, find_protocol, protocols
 from afield.config.reported import KINDS, ReportedFigure, all_figures, reported_figures, source_named
 from afield.results.records import read_runs, rewrite_records
 from afield.results.show import as_markdown, as_text, as_values, reported_cell
 from afield.results.table import make_table
 from conftest import SMALL
+from support.tables import PLAN, jobs_of, record
 
 ROOT = Path(__file__).parents[1]
-PLAN = {
-    "protocols": ["pairs/sv-mt", "pairs/mt-mm", "rotated-mnist/domainbed"],
-    "seeds": [0, 1],
-    "caption": "Nothing\nwas searched.",
-    "rows": [
-        {"label": "source only", "method": "baseline"},
-        {"label": "Ganin", "method": "dann-paper", "protocols": ["pairs/sv-mt", "pairs/mt-mm"]},
-        {
-            "label": "Ganin",
-            "method": "dann",
-            "protocols": ["rotated-mnist/domainbed"],
-            "settings": {"training.lr": 0.1},
-        },
-        {"label": "Tzeng", "method": "adda", "protocols": ["pairs/sv-mt"]},
-    ],
-}
-
-
-def jobs_of(**changes):
-    return plan_jobs(validated(PlanFile, "plan", {**PLAN, **changes}))
-
-
-def record(job, accuracy, **about):
-    """The records of a job's run that ends with an accuracy (0 to 1) on its target."""
-    protocol = {"name": job.place.protocol, "version": job.place.version, "data": job.config.data.name}
-    header = {
-        "event": "run", "label": job.place.label, "config": job.config.as_dict(),
-        "protocol": {**protocol, "checksum": "c0ffee", "test_images": {job.target: 10}, **about},
-    }  # fmt: skip
-    result = {"accuracy": accuracy, "n": 10}
-    evaluation = {"event": "evaluation", "step": 1, "sources": {"a": result}, "target": {job.target: result}}
-    return [header, evaluation, {"event": "end", "step": 1, "seconds": 1.0}]
 
 
 @pytest.fixture

@@ -17,42 +17,20 @@ from afield.config.catalogue import list_methods
 from afield.config.layers import resolve
 from afield.config.plan import PlanFile, plan_jobs
 from afield.config.protocols import find_protocol, protocols, published_figures
+from afield.results.comparison import compare, remarks_on
 from afield.results.figures import read_figures
 from afield.results.records import rewrite_records
 from afield.results.selection import HEADLINE_SELECTORS
 from afield.results.settings import unusual_settings
 from afield.results.show import as_markdown, as_text, as_values
 from afield.results.table import make_table
+from support.tables import TARGETS, make_run
 
-TARGETS = find_protocol("digit5/small").targets
 PAPER = [
     "baseline", "baseline-align", "baseline-att-align", "far", "far-without-dre", "far-without-dre-plus",
     "far-without-dre-minus", "far-conv", "far-channel-gate", "far-spatial-gate", "far-without-ranking",
     "far-without-experts",
 ]  # fmt: skip
-
-
-def make_run(method, target, seed, *accuracies, label=None, protocol="digit5/small", settings=None, **about):
-    """A run's records; each accuracy (0 to 1) is an evaluation: of the target, or a pair of source and target."""
-    data = find_protocol(protocol).data if protocol else "digits"
-    layers = [{section: {key: value}} for (section, key), value in (settings or {}).items()]
-    config = resolve(
-        {"data": {"name": data}, "task": {"target": target}, "method": {"name": method}, "training": {"seed": seed}},
-        *layers,
-    ).as_dict()
-    named = {"name": protocol, "version": 1} if protocol else {}
-    counts = dict.fromkeys(TARGETS if data == "digit5" else ("uci", "street"), 9000 if data == "digit5" else 500)
-    header = {"event": "run", "label": label or method, "config": config}
-    header["protocol"] = {**named, "data": data, "checksum": "c0ffee", "test_images": counts, **about}
-    if not protocol:
-        del header["label"]
-    pairs = [pair if isinstance(pair, tuple) else (0.5, pair) for pair in accuracies]
-    lines = [
-        {"event": "evaluation", "step": step, "sources": {"a": {"accuracy": source, "n": 10}},
-         "target": {target: {"accuracy": accuracy, "n": 10}}}
-        for step, (source, accuracy) in enumerate(pairs, start=1)
-    ]  # fmt: skip
-    return [header, *lines, {"event": "end", "step": len(lines), "seconds": 1.0}]
 
 
 @pytest.fixture
@@ -329,10 +307,10 @@ def test_two_rows_are_compared_seed_by_seed(table_of):
     table = table_of(*runs)
     error = stdev([2, 4, -3]) / 3**0.5
     said = f"`far` over `baseline`: +1.0 ± {error:.1f} (standard error), ahead in 2 of 3"
-    assert table.compare("far", "baseline") == said
+    assert str(compare(table, "far", "baseline")) == said
     assert said in as_markdown(table, [said])
     with pytest.raises(AfieldError, match="unknown row 'fra'"):
-        table.compare("fra", "baseline")
+        compare(table, "fra", "baseline")
 
 
 def test_thirteen_rows_of_three_seeds_fit_a_terminal_of_120_columns(table_of):
@@ -406,7 +384,7 @@ def test_chosen_rows_stand_alone_in_the_tables_order_and_may_be_compared_with_ot
         (["--row", "fra"], "unknown row 'fra'; did you mean 'far'"),
         (["--selector", "oracle"], "never chosen by 'oracle'"),
         (["--compare", "far"], "two rows"),
-        (["--json", "--markdown"], "--json cannot be combined"),
+        (["--json", "--markdown"], "--json and --markdown cannot be combined"),
         (["--protocol", "digit5"], "did you mean 'digit5/small'"),
         (["nowhere"], "cannot read records nowhere"),
     ],
@@ -449,7 +427,8 @@ def test_a_plan_says_what_the_average_is_over_and_in_which_order_rows_stand(tabl
         assert ("average" in markdown) == averaged, "of one target there is none"
         assert len({line.count("|") for line in markdown.splitlines() if line.startswith("|")}) == 1
         assert "digit5/small, selector last" in shown(table)[0], "on one line, however few the columns"
-        assert "seed: `far` over `mme`: +0.0" in as_markdown(table, [table.compare("far", "mme")])
+        (remark,) = remarks_on(table, [compare(table, "far", "mme")], test=False)
+        assert "seed: `far` over `mme`: +0.0" in remark
 
 
 def test_records_without_a_run_of_the_plan_are_no_table_of_it(table_of, tmp_path):

@@ -61,6 +61,11 @@ def test_data_show_imports_no_torch(tmp_path):
     assert (code, set(loaded) - {"matplotlib"}) == (0, set()), "matplotlib has the sheet's font"
 
 
+def test_a_figure_of_curves_imports_no_torch(tmp_path):
+    code, loaded = call("figure", "curves", "results/digits", "--out", str(tmp_path / "curves.pdf"))
+    assert (code, set(loaded)) == (0, {"matplotlib"})
+
+
 def test_a_config_for_ones_own_images_imports_no_torch(tmp_path):
     write_folder(tmp_path / "photos", {"camera1": {"bus": 2, "car": 2}, "camera2": {"bus": 2, "car": 2}})
     assert call("config", "--data", str(tmp_path / "photos"), "--target", "camera2") == [0, []]
@@ -74,7 +79,10 @@ def test_a_config_for_ones_own_images_imports_no_torch(tmp_path):
         ["trian"],
         ["train", "--stesp", "3"],
         ["methods", "fra"],
+        ["export", "runs/x", "--format", "torch", "--out", "model.onnx"],
         ["config", "--lr", "0"],
+        ["report", "nowhere", "--out", "page.html"],
+        ["figure", "maps", "results/digits", "--out", "maps.pdf"],
     ],
     ids=" ".join,
 )

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize, one_hot
 
 from afield import Batch, Losses, Shape, register_method
-from afield.losses import class_shortage, direction_distance, entropy, squared_mmd_among
+from afield.losses import class_confusion, class_shortage, direction_distance, entropy, squared_mmd_among
 from afield.losses.moments import distance_of_domains
 from afield.methods.dann import domain_loss
 from afield.methods.far import FAR, FAROptions, Seen
@@ -221,14 +221,6 @@ class FARPlusIdeas(FARPlus, Ideas):
 
     Options = PlusIdeasOptions
     ramped = FARPlus.ramped | {"confusion"}
-
-
-def class_confusion(scores: Tensor, temperature: float = 2.5) -> Tensor:
-    """Minimum class confusion (Jin, Wang, Long, Wang: ECCV 2020)."""
-    cooled = at_least_float32(scores) / temperature
-    p, weights = cooled.softmax(dim=1), 1 + (-entropy(cooled).detach()).exp()
-    together = (p * (weights / weights.mean())[:, None]).T @ p
-    return 1 - (together.diagonal() / together.sum(dim=1)).mean()
 
 
 def prototype_loss(f_plus: Tensor, p: Tensor, batch: Batch, sure: float = 0.9, temperature: float = 0.1) -> Tensor:

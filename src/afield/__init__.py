@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from afield.app.estimator import Classifier
     from afield.app.model import Model, load
     from afield.app.train import train
     from afield.bench.run import run_bench
@@ -33,6 +34,7 @@ __version__ = "0.2.0"
 __all__ = [
     "AfieldError",
     "Batch",
+    "Classifier",
     "Domain",
     "DomainSet",
     "Learning",
@@ -57,6 +59,7 @@ __all__ = [
 _HOMES = {
     "AfieldError": "errors",
     "Batch": "data.batches",
+    "Classifier": "app.estimator",
     "Domain": "data.domain",
     "DomainSet": "data.domain",
     "Learning": "methods.method",

@@ -52,6 +52,20 @@ def replacing(path: Path) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+@contextmanager
+def making_folder(path: Path) -> Iterator[None]:
+    """The folder of a file that is to be written: made where there is none, and gone again on failure."""
+    made = [place for place in path.parents if not place.exists()]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        yield
+    except BaseException:
+        with suppress(OSError):  # it is not empty
+            for place in made:
+                place.rmdir()
+        raise
+
+
 def write_whole(path: Path, text: str) -> None:
     """Write text so that a kill leaves the old file or the new one, never half of one."""
     with replacing(path) as temporary:

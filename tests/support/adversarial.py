@@ -1,4 +1,4 @@
-"""What the tests of DANN, ADDA, DCTN and MME share: small methods, a batch for them, gradients of a loss."""
+"""What the tests of DANN, CDAN, ADDA, DCTN, MME and MCC share: small methods, a batch for them, gradients of a loss."""
 
 import torch
 
@@ -11,7 +11,7 @@ SOURCES, PER_DOMAIN, CLASSES = 3, 4, 3
 def build(name, *, sources=SOURCES, hidden=(), **options):
     """In double precision, so that what is equal on paper is equal to many digits here."""
     torch.manual_seed(0)
-    if name != "mme":
+    if name not in ("mme", "mcc"):
         options = {"discriminator_width": 16} | options
     network = {"width": 8, "hidden": list(hidden)}
     method = create_method(name, num_classes=CLASSES, num_sources=sources, image_size=8, network=network, **options)

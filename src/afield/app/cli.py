@@ -5,14 +5,16 @@ import sys
 import warnings
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from afield import __version__
 from afield.app.bench_command import bench as bench_command
 from afield.app.config_command import config as config_command
+from afield.app.export_command import export as export_command
+from afield.app.model_commands import evaluate as evaluate_command
+from afield.app.model_commands import predict as predict_command
 from afield.app.options import (
     Backbone,
     BatchSize,
@@ -20,7 +22,6 @@ from afield.app.options import (
     Data,
     Device,
     LearningRate,
-    MethodAgain,
     MethodName,
     Pretrained,
     Seed,
@@ -37,7 +38,11 @@ from afield.app.options import (
     parsed_settings,
     parsed_sources,
 )
+from afield.app.report_commands import figure as figure_command
+from afield.app.report_commands import report as report_command
+from afield.app.screen import out
 from afield.app.stopped import INTERRUPTED, Terminated, say_stopped, termination_raised
+from afield.app.table_command import table as table_command
 from afield.errors import AfieldError, MissingMethodError, unknown
 
 # Commands import what they need when they run: torch takes seconds, and most commands do not need it.
@@ -52,13 +57,8 @@ data_app = typer.Typer(
     help="Data sets: list them, look at them, download them.", invoke_without_command=True, rich_markup_mode=None
 )
 app.add_typer(data_app, name="data", epilog="Example: afield data show digits")
-# Names of domains, classes and rows may contain brackets and colons, which must not be read as markup.
-PLAIN: dict[str, Any] = {"markup": False, "emoji": False, "highlight": False}
-out = Console(soft_wrap=True, **PLAIN)
-WIDE = 160
 
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a run that is already in the output folder.")]
-CheckpointFile = Annotated[Path, typer.Argument(help="A run's folder, such as runs/x, or a checkpoint of it.")]
 
 
 def print_version(asked: bool) -> None:
@@ -140,98 +140,15 @@ def train(
 
 
 app.command("config", epilog="Example: afield config --method far --data photos/ --out mine.toml")(config_command)
-
-
-@app.command(epilog="Example: afield evaluate runs/x --domain street")
-def evaluate(
-    checkpoint: CheckpointFile,
-    data: Annotated[
-        str | None, typer.Option(help="Data set; default: the one it was trained on.", autocompletion=data_names)
-    ] = None,
-    domain: Annotated[list[str] | None, typer.Option(help="Domain; may be repeated; default: all.")] = None,
-    method: MethodAgain = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-) -> None:
-    """Measure a checkpoint's accuracy on the test images of domains."""
-    method = name_of_method(method)
-    from afield.app.evaluate import evaluate_checkpoint
-    from afield.app.show import evaluation_table
-
-    results = evaluate_checkpoint(checkpoint, data, domain, method=method)
-    if as_json:
-        print(json.dumps(results))
-        return
-    out.print(evaluation_table(f"{checkpoint} on {data}" if data else str(checkpoint), results))
-
-
-@app.command(epilog="Example: afield predict runs/x photos/ --out predictions.csv")
-def predict(
-    checkpoint: CheckpointFile,
-    images: Annotated[list[Path], typer.Argument(help="Image files, or folders to search for them.")],
-    file: Annotated[
-        Path | None, typer.Option("--out", help="A .csv or .json file; default: CSV to the screen.")
-    ] = None,
-    method: MethodAgain = None,
-    skip_bad: SkipBad = False,
-) -> None:
-    """Classify images: file, class and probability, as CSV or JSON."""
-    method = name_of_method(method)
-    from afield.app.predict import check_output, predict_files, write_predictions
-
-    check_output(file)
-    predictions, skipped = predict_files(checkpoint, images, skip_bad, method=method)
-    write_predictions(predictions, file)
-    if skipped:
-        print(f"skipped {len(skipped)} unreadable: {', '.join(map(str, skipped))}", file=sys.stderr)
-
-
+app.command("evaluate", epilog="Example: afield evaluate runs/x --domain street")(evaluate_command)
+app.command("predict", epilog="Example: afield predict runs/x photos/ --out predictions.csv")(predict_command)
+app.command("export", epilog="Example: afield export runs/x --format onnx --out model.onnx")(export_command)
+app.command("report", epilog="Example: afield report runs/x --out page.html")(report_command)
+app.command("figure", epilog="Example: afield figure tsne runs/x --out tsne.pdf")(figure_command)
 app.command("bench", epilog="Example: afield bench plans/digits.toml --out runs/digits")(bench_command)
-
-
-@app.command(epilog="Example: afield table runs/digits --plan plans/digits.toml --compare far,baseline")
-def table(
-    records: Annotated[list[Path], typer.Argument(help="Files of records, or folders with one.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
-    selector: Annotated[str, typer.Option(help="Which evaluation of a run counts: last or source-val.")] = "last",
-    protocol: Annotated[str | None, typer.Option(help="The protocol, where the records have several.")] = None,
-    plan: Annotated[Path | None, typer.Option(help="Show only the runs of this plan, with its caption.")] = None,
-    row: Annotated[
-        list[str] | None, typer.Option(metavar="ROW", help="Show only this row; may be repeated; default: all.")
-    ] = None,
-    compare: Annotated[
-        list[str] | None, typer.Option(metavar="ROW,ROW", help="Compare two rows, seed by seed; may be repeated.")
-    ] = None,
-) -> None:
-    """Show mean, standard deviation and number of runs per method and target, beside the published figures."""
-    from afield.results.show import as_markdown, as_text, as_values, remarks
-    from afield.results.table import make_table
-
-    if as_json and (markdown or compare):
-        raise AfieldError("--json cannot be combined with --markdown or --compare")
-    whole = make_table(records, selector, protocol, plan)
-    made = whole.only(row) if row else whole
-    if as_json:
-        print(json.dumps(as_values(made)))
-        return
-    comparisons = [whole.compare(*pair_of_rows(text, [each.name for each in whole.rows])) for text in compare or []]
-    if markdown:
-        print(as_markdown(made, comparisons))
-        return
-    # A pipe has no width, and rich would cut the table to 80 columns.
-    screen = out if out.is_terminal else Console(width=WIDE, **PLAIN)
-    screen.print(as_text(made))
-    for remark in remarks(made, comparisons):
-        screen.print(remark)
-
-
-def pair_of_rows(text: str, rows: list[str]) -> tuple[str, str]:
-    """The two rows in one --compare; a row's name may contain a comma."""
-    words = text.split(",")
-    pairs = [(",".join(words[:i]).strip(), ",".join(words[i:]).strip()) for i in range(1, len(words))]
-    if not pairs:
-        raise AfieldError(f"--compare takes two rows, such as far,baseline, not '{text}'")
-    return next((pair for pair in pairs if set(pair) <= set(rows)), pairs[0])
+app.command("table", epilog="Example: afield table runs/digits --plan plans/digits.toml --compare far,baseline")(
+    table_command
+)
 
 
 @app.command(epilog="Example: afield methods far")
@@ -287,16 +204,15 @@ def show(
     from afield.config.data import DataOptions
     from afield.config.layers import by_section, merge, parse_assignment
     from afield.config.options import validated
+    from afield.data.contact_sheet import check_sheet, contact_sheet, save_sheet
     from afield.data.open import open_data
 
-    if file and file.suffix.lower() != ".png":
-        raise AfieldError(f"a contact sheet is a .png file, not {file}")
+    if file:
+        check_sheet(file)
     given = merge(*(by_section(parse_assignment(text)) for text in settings or []))["data"]
     opened = open_data(validated(DataOptions, "data", {"skip_bad": skip_bad, **given, "name": name}))
     if file:
-        from afield.data.contact_sheet import contact_sheet
-
-        contact_sheet(opened).save(file)
+        save_sheet(contact_sheet(opened), file)
     for table in data_tables(opened):
         out.print(table)
     for note in opened.notes:

@@ -38,13 +38,22 @@ class Model(nn.Module):
     in any form and gives class names; `model.predict_proba` gives the probabilities.
     """
 
-    def __init__(self, method: Method, preprocessing: Preprocessing, classes: tuple[str, ...], config: Config) -> None:
+    def __init__(
+        self,
+        method: Method,
+        preprocessing: Preprocessing,
+        classes: tuple[str, ...],
+        config: Config,
+        sources: tuple[str, ...] = (),
+        step: int = 0,
+    ) -> None:
         super().__init__()
         self.method = method
         self.preprocessing = preprocessing
         self.normalise = Normalise(preprocessing)
         self.classes = classes
         self.config = config
+        self.sources, self.step = sources, step
         method.drop_training_parts()
         self.eval()
 
@@ -71,6 +80,12 @@ class Model(nn.Module):
         return min(MOST_IMAGES, max(1, MOST_PIXELS // self.preprocessing.image_size**2))
 
 
+def check_numbers(probabilities: Tensor) -> None:
+    """Raise if a network predicts nothing that could be shown or compared."""
+    if not probabilities.isfinite().all():
+        raise AfieldError("the model predicts probabilities that are no numbers; its training may have diverged")
+
+
 def load(path: str | Path, *, method: AnyMethod | None = None) -> Model:
     """The model of a checkpoint, or of a run's folder, on the CPU.
 
@@ -91,7 +106,7 @@ def load(path: str | Path, *, method: AnyMethod | None = None) -> Model:
     except (AfieldError, RuntimeError, KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
         reason = f"{error} is missing" if isinstance(error, KeyError) else " ".join(str(error).split())[:200]
         raise AfieldError(f"{file} is damaged or from another version of afield: {reason}") from error
-    return Model(filled, preprocessing, checkpoint.classes, config)
+    return Model(filled, preprocessing, checkpoint.classes, config, checkpoint.sources, checkpoint.step)
 
 
 def check_method(file: Path, checkpoint: Checkpoint, given: str | None) -> None:

@@ -41,6 +41,7 @@ MethodName = Annotated[
         autocompletion=method_names,
     ),
 ]
+CheckpointFile = Annotated[Path, typer.Argument(help="A run's folder, such as runs/x, or a checkpoint of it.")]
 MethodAgain = Annotated[
     str | None,
     typer.Option("--method", metavar="FILE", help="Where its method is, if not part of afield: ./mine.py or a.b:Name."),

@@ -1,28 +1,79 @@
-"""Classify image files, and write what was found."""
+"""Classify image files, and write what is found while it is found."""
 
 import csv
 import io
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TypedDict
+from typing import NotRequired, TypedDict
 
 from rich.console import Console
 from rich.progress import track
 from torch import Tensor
 
 from afield.app.images import find_images, read_image
-from afield.app.model import load
+from afield.app.model import Model, check_numbers, load
 from afield.data.pixels import UnreadableImageError
 from afield.errors import AfieldError
-from afield.files import write_whole
+from afield.files import making_folder, replacing
 from afield.methods.registry import AnyMethod
 from afield.training.devices import best_device
 
 FORMATS = (".csv", ".json")
-# A dict with the key "class", which cannot be a Python name.
-Prediction = TypedDict("Prediction", {"file": str, "class": str, "probability": float})
+# Dicts with the key "class", which cannot be a Python name.
+Guess = TypedDict("Guess", {"class": str, "probability": float})
+Prediction = TypedDict("Prediction", {"file": str, "class": str, "probability": float, "top": NotRequired[list[Guess]]})
+
+
+class Predictions:
+    """A prediction for each readable image, in order, made while one asks for them: so many at a time as fit."""
+
+    def __init__(self, model: Model, files: Sequence[Path], skip_bad: bool, top: int, progress: bool) -> None:
+        self.model, self.files, self.skip_bad, self.top = model, files, skip_bad, top
+        self.progress = progress
+        self.skipped: list[Path] = []
+        """The unreadable ones that were left out so far, which must be allowed."""
+
+    def __iter__(self) -> Iterator[Prediction]:
+        self.skipped.clear()
+        starts, console = range(0, len(self.files), self.model.chunk), Console(stderr=True)
+        hidden = not (self.progress and console.is_terminal and len(starts) > 1)
+        found = False
+        for start in track(starts, "predicting", console=console, disable=hidden):
+            files, images = self._read(self.files[start : start + self.model.chunk])
+            probabilities = self.model.predict_proba(images)
+            check_numbers(probabilities)
+            best = probabilities.topk(self.top, dim=1)
+            for file, indices, values in zip(files, best.indices.tolist(), best.values.tolist(), strict=True):
+                found = True
+                yield self._prediction(file, indices, values)
+        if not found:
+            raise AfieldError(f"no image could be read of {len(self.files)}: {', '.join(map(str, self.files[:3]))}")
+
+    def _read(self, files: Iterable[Path]) -> tuple[list[Path], list[Tensor]]:
+        images: list[Tensor] = []
+        readable: list[Path] = []
+        for file in files:
+            try:
+                images.append(read_image(file, self.model.preprocessing.image_size, self.model.preprocessing.oblong))
+                readable.append(file)
+            except UnreadableImageError:
+                if not self.skip_bad:
+                    raise
+                self.skipped.append(file)
+        return readable, images
+
+    def _prediction(self, file: Path, indices: list[int], values: list[float]) -> Prediction:
+        guesses: list[Guess] = [
+            {"class": self.model.classes[index], "probability": round(value, 6)}
+            for index, value in zip(indices, values, strict=True)
+        ]
+        first = guesses[0]
+        best: Prediction = {"file": str(file), "class": first["class"], "probability": first["probability"]}
+        if self.top > 1:
+            best["top"] = guesses
+        return best
 
 
 def predict_files(
@@ -30,55 +81,67 @@ def predict_files(
     paths: Sequence[Path],
     skip_bad: bool = False,
     *,
+    top: int = 1,
     method: AnyMethod | None = None,
-) -> tuple[list[Prediction], list[Path]]:
-    """A prediction for each readable image, in order; and, if allowed, the unreadable ones that were left out."""
+    progress: bool = True,
+) -> Predictions:
+    """The predictions for image files, and for those in folders; with the `top` most probable classes of each."""
     model = load(checkpoint, method=method)
+    if not 1 <= top <= len(model.classes):
+        raise AfieldError(f"top is at most {len(model.classes)}, the number of classes, and at least 1; not {top}")
     files = find_images(paths)
     model.to(best_device())
-    predictions: list[Prediction] = []
-    skipped: list[Path] = []
-    starts = range(0, len(files), model.chunk)
-    console = Console(stderr=True)
-    for start in track(starts, "predicting", console=console, disable=not console.is_terminal or len(starts) < 2):
-        images: list[Tensor] = []
-        readable: list[Path] = []
-        for file in files[start : start + model.chunk]:
-            try:
-                images.append(read_image(file, model.preprocessing.image_size, model.preprocessing.oblong))
-                readable.append(file)
-            except UnreadableImageError:
-                if not skip_bad:
-                    raise
-                skipped.append(file)
-        best = model.predict_proba(images).max(dim=1)
-        for file, index, value in zip(readable, best.indices.tolist(), best.values.tolist(), strict=True):
-            predictions.append({"file": str(file), "class": model.classes[index], "probability": round(value, 6)})
-    if not predictions:
-        raise AfieldError(f"no image could be read of {len(files)}: {', '.join(map(str, files[:3]))}")
-    return predictions, skipped
+    return Predictions(model, files, skip_bad, top, progress)
 
 
-def check_output(file: Path | None) -> None:
+def check_output(file: Path | None, as_json: bool = False) -> None:
     """Raise unless the file's ending says CSV or JSON."""
-    if file is not None and file.suffix.lower() not in FORMATS:
+    if file is None:
+        return
+    if file.suffix.lower() not in FORMATS:
         raise AfieldError(f"predictions are written as {' or '.join(FORMATS)}, not as '{file.name}'")
-    if file is not None and file.is_dir():
+    if as_json and file.suffix.lower() != ".json":
+        raise AfieldError(f"--json contradicts the ending of '{file.name}'")
+    if file.is_dir():
         raise AfieldError(f"{file} is a folder, not a file for predictions")
 
 
-def write_predictions(predictions: Sequence[Prediction], file: Path | None) -> None:
-    """To a file by its ending, complete or not at all; or as CSV to the screen."""
-    if file is not None and file.suffix.lower() == ".json":
-        text = json.dumps(predictions, indent=2) + "\n"
-    else:
-        table = io.StringIO()
-        writer = csv.DictWriter(table, ("file", "class", "probability"), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(predictions)
-        text = table.getvalue()
+def write_predictions(predictions: Iterable[Prediction], file: Path | None, as_json: bool = False) -> None:
+    """To a file by its ending, complete or not at all; or to the screen, as CSV or JSON."""
+    pieces = json_pieces if as_json or (file and file.suffix.lower() == ".json") else csv_pieces
     if file is None:
-        sys.stdout.write(text)
+        for piece in pieces(predictions):
+            sys.stdout.write(piece)
         return
-    file.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(file, text)
+    with (
+        making_folder(file),
+        replacing(file) as temporary,
+        # A file name that is no text is written escaped.
+        temporary.open("w", encoding="utf-8", errors="backslashreplace", newline="") as stream,
+    ):
+        stream.writelines(pieces(predictions))
+
+
+def json_pieces(predictions: Iterable[Prediction]) -> Iterator[str]:
+    """A JSON array, a line per prediction. Nothing is said before there is a first one."""
+    before = "["
+    for prediction in predictions:
+        yield f"{before}\n  {json.dumps(prediction)}"
+        before = ","
+    yield "\n]\n"
+
+
+def csv_pieces(predictions: Iterable[Prediction]) -> Iterator[str]:
+    """A table with `class_2` and `probability_2` for the second guess, and so on."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    for number, prediction in enumerate(predictions):
+        guesses = prediction.get("top") or [prediction]
+        if not number:
+            endings = ["", *(f"_{place}" for place in range(2, len(guesses) + 1))]
+            writer.writerow(["file", *(f"{name}{ending}" for ending in endings for name in ("class", "probability"))])
+        cells = [cell for guess in guesses for cell in (guess["class"], guess["probability"])]
+        writer.writerow([prediction["file"], *cells])
+        yield text.getvalue()
+        text.seek(0)
+        text.truncate()

@@ -1,5 +1,6 @@
 """Tables that the command line prints: the result of a run, an evaluation, a data set. Nothing here imports torch."""
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -43,12 +44,36 @@ def run_table(run: Run) -> Table:
     return table
 
 
-def evaluation_table(title: str, results: dict[str, Any]) -> Table:
-    """Accuracies by domain."""
-    table = empty_table(title, ["domain"], ["accuracy", "test images"])
+def evaluation_tables(title: str, results: dict[str, Any]) -> list[Table]:
+    """Accuracy and calibration by domain; then, of those with labels, the accuracy of each class."""
+    table = empty_table(title, ["domain"], ["accuracy", "ECE", "Brier", "NLL", "test images"])
     for domain, result in results.items():
-        table.add_row(printable(domain), percent(result["accuracy"]), str(result["n"]))
-    return table
+        calibration = result.get("calibration")
+        figures = [f"{calibration[key]:.3f}" for key in ("ece", "brier", "nll")] if calibration else ["-"] * 3
+        table.add_row(printable(domain), percent(result["accuracy"]), *figures, str(result["n"]))
+    labelled = {name: result["classes"] for name, result in results.items() if "classes" in result}
+    return [table, *accuracy_tables(labelled)]
+
+
+def accuracy_tables(domains: dict[str, dict[str, Any]]) -> list[Table]:
+    """Accuracy and number of test images per class; of many classes the worst, by their accuracy in all domains."""
+    right, total = Counter[str](), Counter[str]()
+    for of_domain in domains.values():
+        for label, of_class in of_domain.items():
+            total[label] += of_class["n"]
+            right[label] += of_class["n"] * (of_class["accuracy"] or 0)
+    there = [label for label in total if total[label]]
+    worst = set(sorted(there, key=lambda label: right[label] / total[label])[:MOST_CLASSES])
+    which = f", the lowest {MOST_CLASSES} of {len(there)} (--json has all)" if len(there) > MOST_CLASSES else ""
+    tables = []
+    for start in range(0, len(domains), DOMAINS_PER_TABLE):
+        names = list(domains)[start : start + DOMAINS_PER_TABLE]
+        table = empty_table(f"accuracy (test images) per class{which}", ["class"], names)
+        for label in (label for label in there if label in worst):
+            cells = [f"{percent(domains[name][label]['accuracy'])} ({domains[name][label]['n']})" for name in names]
+            table.add_row(printable(label), *cells)
+        tables.append(table)
+    return tables
 
 
 def data_tables(data: DomainSet) -> list[Table]:

@@ -42,6 +42,13 @@ class TrainingOptions(BaseModel):
         "dann", description="adaptation weights rise from 0 by DANN's schedule, or are constant"
     )
     clip_norm: float = Field(0.0, ge=0, description="largest norm of the gradient; 0: no clipping")
+    average: Literal["none", "moving", "uniform"] = Field(
+        "none", description="of the weights over steps, by which evaluations and predictions are made"
+    )
+    average_decay: float = Field(
+        0.999, ge=0, lt=1, description="of average 'moving': what is left of a step's share in it after the next step"
+    )
+    average_from: float = Field(0.0, ge=0, lt=1, description="share of training after which averaging begins")
     precision: Literal["fp32", "bf16", "auto"] = Field(
         "fp32", description="of the network's arithmetic; auto: bf16 on a GPU that has it, else fp32"
     )
@@ -69,4 +76,6 @@ class TrainingOptions(BaseModel):
             raise ValueError(f"milestones must ascend, not {list(self.milestones)}")
         if self.milestones and self.milestones[-1] >= self.steps:
             raise ValueError(f"milestone {self.milestones[-1]} does not come within {self.steps} steps")
+        if self.average_from and self.average == "none":
+            raise ValueError("average_from needs an average, 'moving' or 'uniform'")
         return self

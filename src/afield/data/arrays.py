@@ -40,7 +40,7 @@ def from_arrays(
             raise AfieldError("images by domain come with their labels; labels, domains and splits are not taken")
         pixels, labels, domains = _flattened(images)
     else:
-        pixels = _pixels(images)
+        pixels = as_pixels(images)
     if domains is None:
         raise AfieldError(f"domains are missing: {HINT}")
     names = [_domain(number, domain) for number, domain in enumerate(_list("domains", domains, len(pixels)))]
@@ -73,15 +73,15 @@ def _flattened(images: ImagesByDomain) -> tuple[Pixels | list[Pixels], list[Any]
     for domain, pair in images.items():
         if not isinstance(pair, tuple) or len(pair) != 2:
             raise AfieldError(f"domain {domain} must be a pair of images and labels (or None)")
-        own = _pixels(pair[0])
+        own = as_pixels(pair[0])
         pixels += list(own)
         labels += [None] * len(own) if pair[1] is None else _list(f"labels of {domain}", pair[1], len(own))
         domains += [domain] * len(own)
-    return _pixels(pixels), labels, domains
+    return as_pixels(pixels), labels, domains
 
 
-def _pixels(images: Any) -> Pixels | list[Pixels]:
-    """Images as RGB bytes: in one array where they have one size."""
+def as_pixels(images: Any) -> Pixels | list[Pixels]:
+    """Images, an array or a list of them, as RGB bytes: in one array where they have one size."""
     if hasattr(images, "__array__"):
         array = np.asarray(images)
         if array.ndim not in (3, 4):

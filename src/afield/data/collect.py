@@ -20,7 +20,13 @@ SKIP = "skip_bad (--skip-bad) leaves them out"
 
 
 def make_domain_set(
-    name: str, listing: Listing, *, skip_bad: bool = False, workers: int = 0, held_out: float = TEST_SHARE
+    name: str,
+    listing: Listing,
+    *,
+    skip_bad: bool = False,
+    workers: int = 0,
+    held_out: float = TEST_SHARE,
+    classes: Sequence[str] = (),
 ) -> DomainSet:
     """The data set of listed images; the first time, this reads every one of them."""
     check_domains(name, labels_by_domain(listing.entries), listing.hint)  # before reading, which may take minutes
@@ -36,7 +42,7 @@ def make_domain_set(
     good = [number for number, probe in enumerate(probes) if not probe.error]
     return assemble(
         name, listing.entries, probes, take, good,
-        origin=listing.origin, hint=listing.hint, notes=notes, held_out=held_out,
+        origin=listing.origin, hint=listing.hint, notes=notes, held_out=held_out, classes=classes,
     )  # fmt: skip
 
 

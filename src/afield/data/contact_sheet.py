@@ -8,6 +8,8 @@ from PIL import Image, ImageDraw, ImageFont
 
 from afield.data.domain import DomainSet, Split
 from afield.data.pixels import shrunk, upright
+from afield.errors import AfieldError
+from afield.files import replacing
 
 _TILE = 64
 _GAP = 6
@@ -20,10 +22,10 @@ MOST_ROWS = 100
 
 def contact_sheet(data: DomainSet, per_domain: int = 20) -> Image.Image:
     """One row per domain: its name, then training images in the order of the classes, equally many of each class."""
-    font = _font()
+    font = sheet_font()
     shown = dict(islice(data.domains.items(), MOST_ROWS))
     rows = [
-        (_shortened(name, font), [_tile(domain.train, index) for index in _examples(domain.train, per_domain)])
+        (shortened(name, font), [make_tile(domain.train, index) for index in _examples(domain.train, per_domain)])
         for name, domain in shown.items()
     ]
     if len(data.domains) > len(shown):
@@ -42,17 +44,32 @@ def contact_sheet(data: DomainSet, per_domain: int = 20) -> Image.Image:
     return sheet
 
 
-def _font() -> ImageFont.FreeTypeFont:
+def check_sheet(file: Path) -> None:
+    """Raise unless a sheet can have this name."""
+    if file.suffix.lower() != ".png":
+        raise AfieldError(f"a contact sheet is a .png file, not {file}")
+    if file.is_dir():
+        raise AfieldError(f"{file} is a folder, not a file for a contact sheet")
+
+
+def save_sheet(sheet: Image.Image, file: Path) -> None:
+    """Write it whole or not at all."""
+    with replacing(file) as temporary:
+        sheet.save(temporary, "PNG")
+
+
+def sheet_font(size: int = _TEXT_SIZE) -> ImageFont.FreeTypeFont:
+    """A font with the letters of most languages."""
     import matplotlib  # takes a moment, and only for its font: Pillow's own has few letters beyond English
 
-    return ImageFont.truetype(Path(matplotlib.get_data_path(), "fonts", "ttf", "DejaVuSans.ttf"), _TEXT_SIZE)
+    return ImageFont.truetype(Path(matplotlib.get_data_path(), "fonts", "ttf", "DejaVuSans.ttf"), size)
 
 
-def _shortened(name: str, font: ImageFont.FreeTypeFont) -> str:
+def shortened(name: str, font: ImageFont.FreeTypeFont, widest: int = _WIDEST_NAME) -> str:
     """A name on one line, cut in its middle if it is too long: both ends may tell it from others."""
     name = "".join(letter if letter.isprintable() else " " for letter in name)
     short, kept = name, len(name)
-    while font.getlength(short) > _WIDEST_NAME:
+    while font.getlength(short) > widest:
         kept -= 1
         short = f"{name[: (kept + 1) // 2]}\u2026{name[len(name) - kept // 2 :]}"
     return short
@@ -68,9 +85,9 @@ def _examples(split: Split, count: int) -> list[int]:
     return sorted(islice(in_turn, count), key=lambda index: (labels[index], index))
 
 
-def _tile(split: Split, index: int) -> Image.Image:
+def make_tile(split: Split, index: int, side: int = _TILE) -> Image.Image:
     """An image of any size as large as fits into a tile, with its own proportions."""
-    image = upright(shrunk(split.images.original(index), _TILE, "pad"))
-    scale = _TILE / max(image.size)
+    image = upright(shrunk(split.images.original(index), side, "pad"))
+    scale = side / max(image.size)
     size = (max(1, round(image.width * scale)), max(1, round(image.height * scale)))
     return image.resize(size, Image.Resampling.BICUBIC)

@@ -34,6 +34,17 @@ class Files:
     def __getitem__(self, index: int) -> str:
         return os.path.join(self.folder, self.names[index])  # noqa: PTH118 - ten times faster than Path
 
+    def stamps(self) -> list[str]:
+        """A word for each that changes when the file may have; empty for one that is not there."""
+        found = []
+        for number in range(len(self)):
+            try:
+                status = os.stat(self[number])  # noqa: PTH116 - as above
+                found.append(stamp(self[number], status.st_size, status.st_mtime_ns))
+            except (OSError, ValueError):
+                found.append("")
+        return found
+
 
 @dataclass(frozen=True)
 class Listing:
@@ -62,19 +73,6 @@ class Listing:
 def stamp(*parts: object) -> str:
     """One short word for all that tells whether a content is still the same."""
     return hashlib.blake2b(repr(parts).encode(), digest_size=10).hexdigest()
-
-
-def stamps_of(files: Files) -> tuple[list[str], list[int]]:
-    """A word for each file, "" for one that cannot be found; and the numbers of those that cannot."""
-    stamps, missing = [], []
-    for number in range(len(files)):
-        try:
-            status = os.stat(files[number])  # noqa: PTH116
-            stamps.append(stamp(files[number], status.st_size, status.st_mtime_ns))
-        except (OSError, ValueError):
-            missing.append(number)
-            stamps.append("")
-    return stamps, missing
 
 
 def split_named(word: str, where: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from afield.data.entries import Files, ImageEntry, Listing, some_of, split_named, stamps_of
+from afield.data.entries import Files, ImageEntry, Listing, some_of, split_named
 from afield.errors import AfieldError
 
 MANIFEST_SUFFIXES = (".csv", ".parquet")
@@ -33,11 +33,12 @@ def list_manifest(path: Path, *, skip_bad: bool = False, domain: str = "", label
         raise AfieldError(f"no images in {path}: it has no rows")
     folder = os.path.abspath(path.parent)  # noqa: PTH100
     files = Files(folder, [entry.source for entry in entries])
-    stamps, missing = stamps_of(files)
+    stamps = files.stamps()
+    missing = [entry.source for entry, found in zip(entries, stamps, strict=True) if not found]
     if missing and not skip_bad:
         count = f"{len(missing):,} of {len(entries):,} files" if len(missing) > 1 else "a file"
         hint = f"paths are relative to {folder}; skip_bad (--skip-bad) leaves them out"
-        raise AfieldError(f"{path} names {count} that cannot be found, first {entries[missing[0]].source}; {hint}")
+        raise AfieldError(f"{path} names {count} that cannot be found, first {missing[0]}; {hint}")
     place = os.path.join(folder, path.name)  # noqa: PTH118
     return Listing(entries, files, stamps, place, f"image files named in {path}", LAYOUT)
 

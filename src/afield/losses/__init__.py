@@ -1,5 +1,6 @@
 """The losses: one formula per file, as functions."""
 
+from afield.losses.class_confusion import class_confusion
 from afield.losses.consistency import expert_consistency
 from afield.losses.contrastive import contrastive_alignment
 from afield.losses.coral import coral_distance
@@ -16,6 +17,7 @@ from afield.losses.ranking_entropy import (
 )
 
 __all__ = [
+    "class_confusion",
     "class_shortage",
     "classifier_discrepancy",
     "contrastive_alignment",

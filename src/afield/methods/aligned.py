@@ -54,6 +54,10 @@ class Aligned(Method):
         """Class scores of the aligned feature."""
         return super().scores_of(self.selected(F))
 
+    def maps_of(self, F: Tensor) -> dict[str, Tensor]:
+        """F and, with attention, A."""
+        return {"F": F} if self.fa is None else {"F": F, "A": self.fa(F)}
+
     def inspect(self, images: Tensor) -> Inspection:
         """Scores; with attention also the scores of F and how much of F the gate lets through."""
         if self.fa is None:

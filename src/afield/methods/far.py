@@ -191,6 +191,11 @@ class FAR(Method):
         scores: Tensor = self.experts(batch.by_domain(batch.split(whole)[0]))
         return scores.flatten(0, 1)
 
+    def maps_of(self, F: Tensor) -> dict[str, Tensor]:
+        """F, A and A + R+."""
+        A = self.fa(F)
+        return {"F": F, "A": A, "A+R+": A + self.restored(F, A)}
+
     def inspect(self, images: Tensor) -> Inspection:
         """Scores of C on F, A, A + R+ and A + R-, and what the two gates let through."""
         F = self.backbone(images)

@@ -121,6 +121,10 @@ class Method(nn.Module):
     def before_evaluation(self, sample: Callable[[int], Batch]) -> None:
         """Solve for what descent does not learn; `sample(n)` gives n images per domain, as they are."""
 
+    def maps_of(self, F: Tensor) -> dict[str, Tensor]:
+        """The maps by name that a person may want to look at, F first; the last is what the classifier reads."""
+        return {"F": F}
+
     def inspect(self, images: Tensor) -> Inspection:
         """Scores and diagnostics of one evaluation batch."""
         return Inspection(self(images))

@@ -12,8 +12,10 @@ from afield.networks.gates import (
     GatedSelection,
     GateKind,
     SpatialGate,
+    as_convolutions,
 )
 from afield.networks.heads import Classifier, Experts, Pool, classify_all, run_aside
+from afield.networks.stages import early_stages
 
 __all__ = [
     "DIGIT_NETWORK",
@@ -31,10 +33,12 @@ __all__ = [
     "Pool",
     "SpatialGate",
     "arrange_batch_norm",
+    "as_convolutions",
     "bare_backbones",
     "build_backbone",
     "check_backbone",
     "classify_all",
+    "early_stages",
     "hold_still",
     "let_go",
     "map_shape",

@@ -77,7 +77,7 @@ class TimmBackbone(nn.Module):
             raise AfieldError(f"backbone '{self.name}' gives neither a map nor a square of tokens, but {given}")
         # Tokens that stand for no patch, such as a class token, come first.
         patches: Tensor = features[:, features.shape[1] - grid[0] * grid[1] :]
-        return patches.transpose(1, 2).reshape(len(patches), -1, *grid)
+        return patches.transpose(1, 2).reshape(patches.shape[0], -1, *grid)  # len() would fix an exported batch
 
 
 def _created(name: str, pretrained: bool, image_size: int) -> nn.Module:

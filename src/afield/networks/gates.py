@@ -76,6 +76,13 @@ class SmallConvolution(nn.Conv2d):
         return moved + self.bias[:, None, None]
 
 
+def as_convolutions(network: nn.Module) -> None:
+    """Make all small convolutions of a network plain ones, without tables: for a file, which should be small."""
+    for module in network.modules():
+        if isinstance(module, SmallConvolution):
+            module.places = module.uses = None
+
+
 class _Placed(torch.autograd.Function):
     """Values at the places that ask for them, and zeros where none is asked for.
 

@@ -30,15 +30,15 @@ def is_there(label: str, found: dict[str, Figures]) -> bool:
 
 def make_label_row(label: str, plan: PlanFile, named: list[Protocol], found: dict[str, Figures]) -> Row:
     """Our averages over each protocol's targets, seed by seed, and what others report where the row has runs."""
-    own = [row for row in plan_rows(plan) if row.label == label]
-    method = find_entry(own[0].method).card.name
-    planned = [protocol.name for protocol in named if any(row.runs_under(protocol) for row in own)]
-    cells = {protocol.name: Summary.of([]) for protocol in named}
-    for name, figures in found.items():
-        runs = [run for run in figures.runs if run.label == label]
-        cells[name] = make_row(label, runs, figures.targets, None).average
+    planned_rows = [row for row in plan_rows(plan) if row.label == label]
+    method = find_entry(planned_rows[0].method).card.name
+    planned = [protocol.name for protocol in named if any(row.runs_under(protocol) for row in planned_rows)]
+    runs = {name: [run for run in figures.runs if run.label == label] for name, figures in found.items()}
+    parts = {name: make_row(label, own, found[name].targets, None) for name, own in runs.items() if own}
+    cells = {one.name: parts[one.name].average if one.name in parts else Summary.of([]) for one in named}
     reported = {kind: {name: reported_figures(name, method, kind) for name in planned} for kind in KINDS}
-    return Row(label, cells, {}, None, {kind: of_kind for kind, of_kind in reported.items() if any(of_kind.values())})
+    beside = {kind: of_kind for kind, of_kind in reported.items() if any(of_kind.values())}
+    return Row(label, cells, {}, None, beside, parts=parts)
 
 
 def make_notes(rows: list[Row], columns: dict[str, str], found: dict[str, Figures], selector: str) -> list[str]:

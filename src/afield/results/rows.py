@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from statistics import fmean, stdev
+from statistics import fmean
 
 from afield.config.plan import PlanFile
 from afield.config.protocols import PublishedFigures
@@ -28,6 +28,10 @@ class Row:
     published: PublishedFigures | None
     reported: dict[Kind, dict[str, list[ReportedFigure]]] = field(default_factory=dict)
     """In a table of several protocols, what papers and others report, by kind and column."""
+    accuracies: dict[tuple[str, int], float] = field(default_factory=dict)
+    """Of each run, by target and seed."""
+    parts: dict[str, "Row"] = field(default_factory=dict)
+    """In a table of several protocols, the row of each, by column; only of those with runs."""
 
     @property
     def average(self) -> Summary:
@@ -62,16 +66,6 @@ class Table:
         chosen = [self.row(name) for name in names]
         return replace(self, rows=[row for row in self.rows if row in chosen])
 
-    def compare(self, first: str, second: str) -> str:
-        """The mean difference of two rows' averages over targets, seed by seed, with its standard error."""
-        ours, theirs = self.row(first).averages, self.row(second).averages
-        gains = [ours[seed] - theirs[seed] for seed in ours if seed in theirs]
-        if len(gains) < 2:
-            return f"`{first}` over `{second}`: too few seeds with all targets in both"
-        error, ahead = stdev(gains) / len(gains) ** 0.5, sum(gain > 0 for gain in gains)
-        result = f"{fmean(gains):+.1f} ± {error:.1f} (standard error), ahead in {ahead} of {len(gains)}"
-        return f"`{first}` over `{second}`: {result}"
-
 
 def make_row(name: str, runs: list[Figure], targets: list[str], published: PublishedFigures | None) -> Row:
     """Means and spreads over the runs of one row."""
@@ -80,7 +74,7 @@ def make_row(name: str, runs: list[Figure], targets: list[str], published: Publi
     cells = {t: Summary.of([accuracy[t, seed] for seed in seeds if (t, seed) in accuracy]) for t in targets}
     whole = [seed for seed in seeds if all((t, seed) in accuracy for t in targets)]
     averages = {seed: fmean(accuracy[t, seed] for t in targets) for seed in whole}
-    return Row(name, cells, averages, published)
+    return Row(name, cells, averages, published, accuracies=accuracy)
 
 
 def captions(plan: PlanFile | None) -> list[str]:

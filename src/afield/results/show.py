@@ -1,5 +1,6 @@
 """A table as text for a terminal, as Markdown, and as plain values for JSON."""
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -25,13 +26,13 @@ def as_text(table: Table) -> TextTable:
     return text
 
 
-def as_markdown(table: Table, comparisons: list[str]) -> str:
-    """For documents, including the notes."""
+def as_markdown(table: Table, remarks: Sequence[str] = ()) -> str:
+    """For documents, including the notes; remarks stand between them and the table."""
     lines = [headers(table), ["---", *["---:"] * (len(headers(table)) - 1)]]
     for row in table.rows:
         lines.append([row.name, *cells(table, row)])
         lines += [[f"*{name}*", *others] for name, others in beside(table, row)]
-    return "\n\n".join(["\n".join(f"| {' | '.join(line)} |" for line in lines), *remarks(table, comparisons)])
+    return "\n\n".join(["\n".join(f"| {' | '.join(line)} |" for line in lines), *remarks, *table.notes])
 
 
 def as_values(table: Table) -> dict[str, Any]:
@@ -47,13 +48,6 @@ def as_values(table: Table) -> dict[str, Any]:
         for row in table.rows
     ]
     return {"protocol": table.protocol, "selector": table.selector, "rows": rows}
-
-
-def remarks(table: Table, comparisons: list[str]) -> list[str]:
-    """The paragraphs below a table."""
-    how = "On the average, seed by seed" if average_of(table) else "Seed by seed"
-    compared = [f"{how}: {'; '.join(comparisons)}."] if comparisons else []
-    return [*compared, *table.notes]
 
 
 def title(table: Table) -> str:

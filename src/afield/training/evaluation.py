@@ -1,7 +1,7 @@
 """Accuracy of a method on test images, domain by domain. The only reader of the target's labels."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,9 +20,9 @@ from afield.methods import Method
 MOST_IMAGES, LEAST_IMAGES = 500, 64
 CHUNKS_AHEAD = 3
 Result = dict[str, Any]
-
-
 View = LabelledView | UnlabelledView
+Watch = Callable[[View, int, Tensor], None]
+"""Is shown the class probabilities of some images of a view, and where in it they begin."""
 
 
 class Evaluator:
@@ -73,7 +73,7 @@ class Measure:
         splits = [view.images for view in views]
         self.held = make_resident(splits, device) if stays_resident(splits, device, placement) else None
 
-    def __call__(self, method: Method) -> dict[str, Result]:
+    def __call__(self, method: Method, watch: Watch | None = None) -> dict[str, Result]:
         """By name of the view: `accuracy`, which is None without labels, `n`, `unlabelled` and a method's diagnostics.
 
         `unlabelled` says how sure (`entropy`) and how varied (`diversity`, the entropy of their mean) the predictions
@@ -83,16 +83,16 @@ class Measure:
         training = method.training
         method.eval()
         with torch.no_grad():
-            results = {view.name: self._measure(method, view) for view in self.views}
+            results = {view.name: self._measure(method, view, watch) for view in self.views}
         method.train(training)
         return results
 
-    def _measure(self, method: Method, view: View) -> Result:
+    def _measure(self, method: Method, view: View, watch: Watch | None) -> Result:
         correct: dict[str, Tensor] = defaultdict(lambda: torch.zeros((), dtype=torch.int64, device=self.device))
         gates: dict[str, Tensor] = defaultdict(lambda: torch.zeros((), dtype=torch.float64, device=self.device))
         mean, entropies = torch.zeros((), device=self.device), torch.zeros((), device=self.device)
         labels = torch.from_numpy(view.labels) if isinstance(view, LabelledView) else None
-        for start, pixels in self._chunks(view.images):
+        for start, pixels in self.chunks(view.images):
             inspection = method.inspect(self.normalise(pixels.permute(0, 3, 1, 2)))
             if labels is not None:
                 truth = labels[start : start + len(pixels)].to(self.device)
@@ -100,6 +100,8 @@ class Measure:
                     correct[name] += (scores.argmax(dim=1) == truth).sum()
             probabilities = inspection.scores.double().softmax(dim=1)
             mean, entropies = mean + probabilities.sum(dim=0), entropies + prediction_entropy(probabilities).sum()
+            if watch:
+                watch(view, start, probabilities)
             for name, values in inspection.gates.items():
                 gates[name] += values.double().sum()
         n = len(view.images)
@@ -112,7 +114,7 @@ class Measure:
             result["gates"] = {name: float(value) / n for name, value in gates.items()}
         return result
 
-    def _chunks(self, images: Images) -> Iterator[tuple[int, Tensor]]:
+    def chunks(self, images: Images) -> Iterator[tuple[int, Tensor]]:
         """Images (n, side, side, 3) on the device, and where in their split they begin."""
         starts = range(0, len(images), self.chunk)
         if self.held:

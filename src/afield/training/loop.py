@@ -24,6 +24,7 @@ from afield.methods import Method
 from afield.results.folder import RunFolder
 from afield.results.records import Record, append_record, end_of, evaluations, read_records, rewrite_records
 from afield.results.selection import select
+from afield.training.averaging import WeightAverage
 from afield.training.backend import backend_settings
 from afield.training.checkpoint import (
     Checkpoint,
@@ -88,6 +89,7 @@ class Loop:
             (self.fabric.global_rank, self.fabric.world_size),
         )
         self.training = TrainingStep(self.method, self.stream, options, self.fabric, setup.pretrained)
+        self.average = WeightAverage(self.method, options)
         self.evaluator = Evaluator(
             setup.views, setup.preprocessing, self.device, setup.data.placement if self.stream.resident else "streamed"
         )
@@ -179,6 +181,7 @@ class Loop:
 
     def _train_step(self) -> None:
         self.training()
+        self.average.update(self.step)
 
     def _check_health(self, deep: bool = False) -> None:
         """Stop on a loss, or (deep) a parameter, that is not a finite number, before anything of it is saved."""
@@ -212,14 +215,17 @@ class Loop:
     def _prepare_evaluation(self) -> dict[str, float]:
         """What all processes do: average the losses since the last time, and fit what descent does not learn."""
         losses = self.training.take_mean_losses()
-        self.method.before_evaluation(self.stream.still)
+        with self.average.in_place():
+            self.method.before_evaluation(self.stream.still)
         return losses
 
     def _evaluate(self, losses: dict[str, float]) -> Record:
+        with self.average.in_place():
+            measured = self.evaluator(self.method)
         record = {
             "event": "evaluation",
             "step": self.step,
-            **self.evaluator(self.method),
+            **measured,
             "losses": losses,
             "lr": learning_rate(self.options, self.step - 1, self.method.phases),
             "adaptation_weight": adaptation_weight(self.options, self.step - 1, self.method.phases),
@@ -288,6 +294,7 @@ class Loop:
         setup = self.setup
         state = {
             "model": self.method.state_dict(),
+            **self.average.state_dict(),
             "optimiser": self.training.optimisers.state_dict(),
             **self._own_state(),
             "others": self.others,
@@ -299,7 +306,8 @@ class Loop:
         checkpoint = Checkpoint(
             setup.config, setup.task.classes, sources, preprocessing, self.step, state, setup.origin
         )
-        save_checkpoint(path, checkpoint)
+        with self.average.in_place():  # a state dict has the tensors themselves
+            save_checkpoint(path, checkpoint)
         if path == self.folder.last:
             self.saved_step = self.step
 
@@ -307,6 +315,7 @@ class Loop:
         state = checkpoint.state
         self.saved_step, self.seconds = checkpoint.step, state["seconds"]
         self.method.load_state_dict(state["model"])
+        self.average.load_state_dict(state, checkpoint.step)
         own = [state, *state["others"]][self.fabric.global_rank]
         self.stream.load_state_dict(own["stream"])
         if self.stream.step != checkpoint.step * self.options.accumulate:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from afield.data.entries import Files, ImageEntry, Listing, stamps_of
+from afield.data.entries import Files, ImageEntry, Listing
 from afield.errors import AfieldError
 
 
@@ -33,9 +33,10 @@ class Lists:
                 entries += read_list(path, domain, split, numbers)
         root = self._root(folder, entries[0].source)
         files = Files(str(root), [entry.source for entry in entries])
-        stamps, missing = stamps_of(files)
+        stamps = files.stamps()
+        missing = [entry.source for entry, found in zip(entries, stamps, strict=True) if not found]
         if missing:
-            first, count = entries[missing[0]].source, f"{len(missing):,} of {len(entries):,}"
+            first, count = missing[0], f"{len(missing):,} of {len(entries):,}"
             raise AfieldError(f"missing in {root}: {count} images that the lists name, first {first}")
         return Listing(entries, files, stamps, str(root), "", "")
 
