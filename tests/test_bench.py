@@ -10,28 +10,26 @@ import time
 from pathlib import Path
 
 import pytest
-import tomli_w
 import torch
 from rich.console import Console
 
 from afield import AfieldError
 from afield.app.cli import main
-from afield.bench import engines, worker
-from afield.bench.engines import work_in_processes
+from afield.bench import local, machine, processes, worker
+from afield.bench.engines import Patience
 from afield.bench.folder import BenchFolder, open_folder
+from afield.bench.local import work_in_processes
+from afield.bench.outcome import Failed
 from afield.bench.progress import BenchProgress
 from afield.bench.run import read_plan, run_bench
-from afield.bench.worker import Failed
-from afield.config.protocols import Protocol, protocols
 from afield.results.records import read_records, read_runs, rewrite_records
 from afield.results.table import make_table
 from afield.training import loop
-from conftest import SMALL
+from support.benching import Told, recorded, register_toy_protocol, write_plan
+from support.children import alive, children
 from support.command import COMMAND
 from support.serve_or_die import serve_or_die
 
-PLAN = {"protocol": "toy/test", "methods": ["baseline", "far"], "targets": ["dusk", "night"], "seeds": [0, 1]}
-QUICK = SMALL | {"training.steps": 12}
 DIVERGING = {"label": "too fast", "method": "baseline", "settings": {"training.lr": 1e30}}
 
 
@@ -41,10 +39,7 @@ class Killed(BaseException):
 
 @pytest.fixture(autouse=True)
 def protocol(toy, monkeypatch):
-    """A protocol over the toy data."""
-    targets = tuple(toy.domains)
-    named = Protocol(name="toy/test", version=1, data="toy", preset="toy", task="uda", targets=targets)
-    monkeypatch.setitem(protocols(), "toy/test", named)
+    register_toy_protocol(toy, monkeypatch)
 
 
 @pytest.fixture
@@ -76,22 +71,6 @@ def trained(monkeypatch):
 
     monkeypatch.setattr(worker, "train_job", counting)
     return calls
-
-
-def write_plan(path, settings=None, **changes):
-    content = PLAN | {"settings": QUICK | (settings or {})} | changes
-    Path(path).write_text(tomli_w.dumps({key: value for key, value in content.items() if value is not None}), "utf-8")
-
-
-def recorded(folder="out"):
-    """The finished runs of a folder by label, target and seed, without the time they took; none may be there twice."""
-    found = {}
-    for header, *rest, end in read_runs(Path(folder) / "records.jsonl"):
-        config = header["config"]
-        key = header["label"], config["task"]["target"], config["training"]["seed"]
-        assert key not in found, f"{key} is recorded twice"
-        found[key] = [header, *rest, end["step"]]
-    return found
 
 
 ALL = [(label, target, seed) for label in ("baseline", "far") for target in ("dusk", "night") for seed in (0, 1)]
@@ -391,20 +370,20 @@ def test_a_folder_that_is_not_a_benchmarks_or_in_use_or_about_other_images_is_le
 
 
 def test_a_process_that_dies_fails_its_job_and_is_replaced(monkeypatch, tmp_path):
-    monkeypatch.setattr(engines, "serve", serve_or_die)
-    monkeypatch.setattr(engines, "parcel", lambda job, folder: (job, folder))
-    monkeypatch.setattr(engines, "machine_parts", lambda count: [{"CUDA_VISIBLE_DEVICES": "7"}] * count)
+    monkeypatch.setattr(processes, "serve", serve_or_die)
+    monkeypatch.setattr(processes, "parcel", lambda job, folder: (job, folder))
+    monkeypatch.setattr(local, "machine_parts", lambda count: [{"CUDA_VISIBLE_DEVICES": "7"}] * count)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     tasks = [(job, tmp_path) for job in ("one", "fatal", "two", "three")]
-    begun = []
-    outcomes = dict(work_in_processes(tasks, begun.append, 1))
-    assert begun == ["one", "fatal", "two", "three"]
+    told = Told()
+    outcomes = dict(work_in_processes(tasks, told, 1, Patience()))
+    assert told.begun_jobs == ["one", "fatal", "two", "three"]
     assert outcomes.pop("fatal") == Failed("the process that trained it died (exit code 7)")
-    processes = [outcome["process"] for outcome in outcomes.values()]
-    assert len(processes) == 3
-    assert processes[0] != processes[1], "the dead one was replaced"
-    assert processes[1] == processes[2], "a process lives on from job to job"
-    assert os.getpid() not in processes
+    numbers = [outcome["process"] for outcome in outcomes.values()]
+    assert len(numbers) == 3
+    assert numbers[0] != numbers[1], "the dead one was replaced"
+    assert numbers[1] == numbers[2], "a process lives on from job to job"
+    assert os.getpid() not in numbers
     assert not any(outcome["forked"] for outcome in outcomes.values()), "a forked process cannot use CUDA"
     assert all(outcome["environment"]["CUDA_VISIBLE_DEVICES"] == "7" for outcome in outcomes.values())
     assert os.environ.get("CUDA_VISIBLE_DEVICES") is None
@@ -416,26 +395,15 @@ def test_workers_share_the_gpus_and_the_processors(monkeypatch, home):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     for name in ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS"):
         monkeypatch.delenv(name, raising=False)
-    assert [tuple(part.values()) for part in engines.machine_parts(3)] == [("5", "0"), ("5", "1"), ("5", "0")]
+    assert [tuple(part.values()) for part in machine.machine_parts(3)] == [("5", "0"), ("5", "1"), ("5", "0")]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7")
-    assert [tuple(part.values()) for part in engines.machine_parts(2)] == [("8", "4"), ("8", "7")]
+    assert [tuple(part.values()) for part in machine.machine_parts(2)] == [("8", "4"), ("8", "7")]
     for device, count in (("auto", 4), ("cpu", 1)):
         write_plan("plan.toml", {"training.device": device})
-        assert engines.usual_workers([(job, home) for job in read_plan(Path("plan.toml"))]) == count
+        assert machine.usual_workers([(job, home) for job in read_plan(Path("plan.toml"))]) == count
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert engines.machine_parts(2) == [{"OMP_NUM_THREADS": "8"}] * 2
-    assert engines.usual_workers([]) == 1
-
-
-def children(pid):
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text("utf-8").split()]
-
-
-def alive(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text("utf-8").split()[2] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
+    assert machine.machine_parts(2) == [{"OMP_NUM_THREADS": "8"}] * 2
+    assert machine.usual_workers([]) == 1
 
 
 @pytest.mark.skipif(not Path("/proc").exists(), reason="looks at processes by way of /proc")

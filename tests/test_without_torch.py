@@ -44,6 +44,7 @@ def call(*words):
         ["data"],
         ["table", "results/digit5", "--plan", "plans/digit5-paper.toml"],
         ["table", "results/digit5", "--protocol", "digit5/paper", "--markdown"],
+        ["bench", "plans/digit5-paper.toml", "--out", "results/digit5", "--dry-run"],
     ],
     ids=" ".join,
 )

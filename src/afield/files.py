@@ -106,16 +106,16 @@ def remove_leftovers(path: Path) -> None:
 
 
 @contextmanager
-def locked(folder: Path, who: str) -> Iterator[None]:
+def locked(folder: Path, who: str, *, shared: bool = False) -> Iterator[None]:
     """The folder is this process's alone while the context lasts; `who` is the command that another would be.
 
-    It is made where there is none; if it is then still empty in the end, it goes again. The system unlocks it however
-    this process ends.
+    With `shared` others may share it too, and nobody has it alone. It is made where there is none; if it is then still
+    empty in the end, it goes again. The system unlocks it however this process ends.
     """
     made = [place for place in (folder, *folder.parents) if not place.exists()]
     while True:
         folder.mkdir(parents=True, exist_ok=True)
-        descriptor = _lock(folder, who)
+        descriptor = _lock(folder, who, shared)
         if folder.is_dir() and folder.stat().st_ino == os.fstat(descriptor).st_ino:
             break
         _release(descriptor)  # whoever had made it has removed it in the meantime
@@ -134,10 +134,10 @@ def check_unlocked(folder: Path, who: str) -> None:
         _release(_lock(folder, who))
 
 
-def _lock(folder: Path, who: str) -> int:
+def _lock(folder: Path, who: str, shared: bool = False) -> int:
     descriptor = os.open(folder, os.O_RDONLY)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except OSError as error:
         if error.errno not in NO_LOCKS:
             os.close(descriptor)

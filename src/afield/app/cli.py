@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from afield import __version__
+from afield.app.bench_command import bench as bench_command
 from afield.app.compare_command import compare as compare_command
 from afield.app.config_command import config as config_command
 from afield.app.export_command import export as export_command
@@ -42,6 +43,7 @@ from afield.app.options import (
 from afield.app.report_commands import figure as figure_command
 from afield.app.report_commands import report as report_command
 from afield.app.screen import out
+from afield.app.stopped import INTERRUPTED, Terminated, say_stopped, termination_raised
 from afield.app.table_command import table as table_command
 from afield.errors import AfieldError, MissingMethodError, unknown
 
@@ -57,13 +59,6 @@ data_app = typer.Typer(
     help="Data sets: list them, look at them, download them.", invoke_without_command=True, rich_markup_mode=None
 )
 app.add_typer(data_app, name="data", epilog="Example: afield data show digits")
-INTERRUPTED = 130
-INTERRUPTED_HINTS = {
-    "train": "--resume continues a run that has begun",
-    "compare": "the same command continues",
-    "bench": "finished runs are recorded, and the same command continues with the others",
-}
-
 
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a run that is already in the output folder.")]
 
@@ -151,27 +146,7 @@ app.command("predict", epilog="Example: afield predict runs/x photos/ --out pred
 app.command("export", epilog="Example: afield export runs/x --format onnx --out model.onnx")(export_command)
 app.command("report", epilog="Example: afield report runs/x --out page.html")(report_command)
 app.command("figure", epilog="Example: afield figure tsne runs/x --out tsne.pdf")(figure_command)
-
-
-@app.command(epilog="Example: afield bench plans/digits.toml --out runs/digits")
-def bench(
-    plan: Annotated[Path, typer.Argument(help="A TOML file: protocol, methods, seeds.")],
-    folder: Annotated[Path, typer.Option("--out", help="Folder for the records; several plans may share one.")],
-    workers: Annotated[
-        int | None, typer.Option(min=1, help="Runs at the same time; default: 2 per GPU, or 1 without a GPU.")
-    ] = None,
-) -> None:
-    """Train the methods, targets and seeds of a plan that are not recorded yet, and record the results."""
-    from afield.bench.run import run_bench
-
-    result = run_bench(plan, folder, workers)
-    print(f"{result.recorded} of {result.total} runs are recorded; afield table {folder} --plan {plan} shows them")
-    for run, reason in result.failures.items():
-        print(f"failed: {run}: {reason}", file=sys.stderr)
-    if result.failures:
-        raise typer.Exit(1)
-
-
+app.command("bench", epilog="Example: afield bench plans/digits.toml --out runs/digits")(bench_command)
 app.command("table", epilog="Example: afield table runs/digits --plan plans/digits.toml --compare far,baseline")(
     table_command
 )
@@ -274,11 +249,14 @@ def main() -> None:
             stream.reconfigure(errors="backslashreplace")  # a file name that is not text, or an ASCII terminal
     warnings.formatwarning = one_line
     try:
-        code = app(standalone_mode=False) or 0
+        with termination_raised():
+            code = app(standalone_mode=False) or 0
         if code == INTERRUPTED:
-            hints = [hint for command, hint in INTERRUPTED_HINTS.items() if sys.argv[1:2] == [command]]
-            print("; ".join(["afield: interrupted", *hints]), file=sys.stderr)
+            say_stopped("interrupted")
         sys.exit(code)
+    except Terminated:
+        say_stopped("terminated")
+        raise
     except MissingMethodError as error:
         fail(error.for_command)
     except AfieldError as error:

@@ -27,9 +27,11 @@ from afield.results.run import Run, read_run
 from afield.training.assemble import opened
 from afield.training.devices import make_fabric
 from afield.training.loop import Loop
-from afield.training.processes import GUARD, Parcel, check_guarded, pack, unpack, without_nameless_script
+from afield.training.processes import GUARD, Parcel, check_guarded, children_told, pack, unpack, without_nameless_script
 from afield.training.progress import Display
 
+STOPPED = "stopped"
+"""What the processes of a run say that was stopped by a signal."""
 MOST_NAMED = 8
 """Of more sources than these, only the number is shown."""
 
@@ -164,11 +166,13 @@ def _opened(source: DomainSet | DataOptions) -> DomainSet:
 def _in_processes(config: Config, carry_out: Callable[[Config, Fabric], None]) -> str | None:
     take_part = partial(_take_part, carry_out, pack(config, config.method_name))
     try:
-        with without_nameless_script():
+        with without_nameless_script(), children_told():
             failure: str | None = make_fabric(config.training).launch(take_part)
     except ProcessExitedException as error:
         how = f"by signal {error.signal_name}" if error.signal_name else f"with code {error.exit_code}"
         return f"one of the run's processes has ended {how}; {GUARD}"
+    if failure == STOPPED:
+        raise KeyboardInterrupt
     return failure
 
 
@@ -178,4 +182,6 @@ def _take_part(carry_out: Callable[[Config, Fabric], None], config: Parcel, fabr
         carry_out(unpack(config), fabric)
     except AfieldError as error:
         return str(error)
+    except KeyboardInterrupt:
+        return STOPPED
     return None

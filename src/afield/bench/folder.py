@@ -1,40 +1,63 @@
 """A benchmark's folder: the records of finished runs, the list of failed ones, and the runs in progress."""
 
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 
-from afield.bench.worker import Failed
+from afield.bench.outcome import Failed
+from afield.bench.shard import Shard
 from afield.config.plan import Job, identity_of_record
 from afield.errors import AfieldError
 from afield.files import locked
 from afield.results.folder import RunFolder
-from afield.results.records import Record, append_record, read_records, read_runs, rewrite_records
+from afield.results.records import (
+    Record,
+    append_record,
+    read_records,
+    read_runs,
+    record_files,
+    rewrite_records,
+)
+
+WHO = "afield bench"
+RUNS = "runs"
 
 
 @contextmanager
-def open_folder(path: Path) -> Iterator["BenchFolder"]:
-    """The folder, created if it is missing, and locked against other processes while the context lasts."""
+def open_folder(path: Path, shard: Shard | None = None) -> Iterator["BenchFolder"]:
+    """The folder, created if it is missing, and locked against other processes while the context lasts.
+
+    A shard has a folder of its own in it: two processes that append to one file are not safe on every file system. The
+    shards of a benchmark may be at work at the same time, but not together with one that takes all jobs.
+    """
     if RunFolder(path).config.exists():
         raise AfieldError(f"{path} holds a run of `afield train`; a benchmark needs a folder of its own")
-    with locked(path, "afield bench"):
-        yield BenchFolder(path)
+    with ExitStack() as stack:
+        stack.enter_context(locked(path, WHO, shared=shard is not None))
+        own = path / shard.folder if shard else path
+        if shard:
+            stack.enter_context(locked(own, WHO))
+        yield BenchFolder(own, [file for file in record_files(path) if file.parent != own])
 
 
 class BenchFolder:
-    """`records.jsonl`, `failures.jsonl` and `runs/`. What a killed process left half-written is repaired."""
+    """`records.jsonl`, `failures.jsonl` and `runs/`. What a killed process left half-written is repaired.
 
-    def __init__(self, path: Path) -> None:
+    `elsewhere` are files of records that others write: what they hold is not run again.
+    """
+
+    def __init__(self, path: Path, elsewhere: Sequence[Path] = ()) -> None:
         self.records = path / "records.jsonl"
         self._failures = path / "failures.jsonl"
-        self._runs = path / "runs"
+        self._runs = path / RUNS
         self._recorded: list[list[Record]] = []
         if self.records.exists():
             self._recorded = read_runs(self.records)
             # A process killed while writing leaves half a run, or half a line.
             rewrite_records(self.records, [record for run in self._recorded for record in run])
+        self._recorded += [run for file in elsewhere for run in read_runs(file)]
         self._identities = {identity_of_record(run[0]) for run in self._recorded}
         failures = read_records(self._failures) if self._failures.exists() else []
         self._failed = {identity_of_record(failure): failure for failure in failures}

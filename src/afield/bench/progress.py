@@ -38,6 +38,11 @@ class BenchProgress(Display):
         """A run has started."""
         self.in_progress.append(job)
 
+    def retried(self, job: Job, reason: str) -> None:
+        """A run has lost its process, and will start again."""
+        self.in_progress.remove(job)
+        self.say(f"{job}: {reason}")
+
     def recorded(self, job: Job, records: list[Record]) -> None:
         """A run has finished."""
         self._end(job)

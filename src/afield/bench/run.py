@@ -1,20 +1,27 @@
 """Running a plan: runs that are not recorded yet are trained and recorded; a failed run does not stop the others."""
 
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from afield.bench.engines import usual_workers, work_here, work_in_processes
+from afield.bench.engines import Assignment, Outcomes, Patience, Watcher
 from afield.bench.folder import BenchFolder, open_folder
+from afield.bench.local import work_here, work_in_processes
+from afield.bench.machine import usual_workers
+from afield.bench.outcome import Failed
 from afield.bench.progress import BenchProgress
-from afield.bench.worker import Failed
+from afield.bench.shard import parse_shard
 from afield.config.catalogue import check_sources, find_entry
 from afield.config.plan import Job, plan_jobs, read_plan_file
 from afield.data.registry import check_data, load_data
 from afield.data.task import make_task
-from afield.errors import AfieldError
+from afield.errors import AfieldError, unknown
 from afield.networks import check_backbone
 from afield.training.processes import check_guarded
+
+Engine = Callable[[list[Assignment], Watcher], Outcomes]
 
 
 @dataclass(frozen=True)
@@ -22,24 +29,58 @@ class BenchResult:
     """The result of `run_bench`."""
 
     total: int
-    """The number of runs in the plan."""
+    """The number of runs in the plan, or in its shard."""
     recorded: int
     """How many of them are recorded now."""
     failures: dict[str, str]
     """Why the others failed, by the run's name."""
 
 
-def run_bench(plan: str | Path, out: str | Path, workers: int | None = None, *, progress: bool = True) -> BenchResult:
+def run_bench(
+    plan: str | Path,
+    out: str | Path,
+    workers: int | None = None,
+    *,
+    shard: str | None = None,
+    engine: str = "local",
+    retries: int = 2,
+    stall_minutes: float | None = None,
+    address: str | None = None,
+    gpus_per_run: float | None = None,
+    cpus_per_run: float = 1,
+    progress: bool = True,
+) -> BenchResult:
     """Run the jobs of a plan's file that the folder `out` has no record of yet, and record them there.
 
-    Everything is checked before anything is trained. One worker trains in this process; several train in as many
-    processes. Without a number: two per GPU, or one without a GPU.
+    Everything is checked before anything is trained. `shard`, such as "3/8", is a part of the plan: every eighth of its
+    jobs, from the third, recorded in a folder of its own in `out`.
+
+    The engine `local` trains on this machine: one worker in this process, several in as many processes; without a
+    number, two per GPU, or one without a GPU. `ray` trains on the Ray cluster at `address`, or on this machine's own;
+    each run gets `gpus_per_run` (half a GPU by default, where there are any) and `cpus_per_run`.
+
+    A process that is killed, or makes no progress for `stall_minutes` (30 by default), is replaced, and its run is
+    tried again up to `retries` times. With `stall_minutes` given, one worker too gets a process of its own.
     """
     check_guarded()
     if workers is not None and workers < 1:
         raise AfieldError(f"a benchmark needs at least one worker, not {workers}")
+    patience = Patience(retries) if stall_minutes is None else Patience(retries, stall_minutes)
+    carry_out: Engine
+    if engine == "ray":
+        from afield.bench.on_ray import Cluster, work_on_ray
+
+        if workers is not None:
+            raise AfieldError("on Ray the resources per run decide how many are at work: gpus_per_run, cpus_per_run")
+        carry_out = partial(work_on_ray, cluster=Cluster(address, gpus_per_run, cpus_per_run), patience=patience)
+    elif engine == "local":
+        carry_out = partial(work_locally, workers=workers, watched=stall_minutes is not None, patience=patience)
+    else:
+        raise unknown("engine", engine, ("local", "ray"))
+    part = parse_shard(shard) if shard else None
     jobs = read_plan(Path(plan))
-    with open_folder(Path(out)) as folder:
+    jobs = part.of(jobs) if part else jobs
+    with open_folder(Path(out), part) as folder:
         for name in data_of(jobs):
             folder.check_data(name, load_data(name).checksum())
         missing = [job for job in jobs if not folder.holds(job)]
@@ -48,8 +89,8 @@ def run_bench(plan: str | Path, out: str | Path, workers: int | None = None, *, 
                 folder.tidy(job)
         with BenchProgress(folder, jobs, missing, progress) as shown:
             try:
-                failures = work(missing, folder, workers, shown)
-            except KeyboardInterrupt:
+                failures = work(missing, folder, carry_out, shown)
+            except (KeyboardInterrupt, SystemExit):
                 shown.say(f"{sum(map(folder.holds, jobs))} of {len(jobs)} runs are recorded in {folder.records}")
                 raise
     return BenchResult(len(jobs), len(jobs) - len(failures), failures)
@@ -74,13 +115,20 @@ def data_of(jobs: list[Job]) -> list[str]:
     return list(dict.fromkeys(job.config.data.name for job in jobs))
 
 
-def work(jobs: list[Job], folder: BenchFolder, workers: int | None, shown: BenchProgress) -> dict[str, str]:
+def work_locally(
+    assignments: list[Assignment], watcher: Watcher, *, workers: int | None, watched: bool, patience: Patience
+) -> Outcomes:
+    """On this machine, in this process or in others."""
+    count = min(workers or usual_workers(assignments), len(assignments))
+    if count > 1 or (count and watched):
+        return work_in_processes(assignments, watcher, count, patience)
+    return work_here(assignments, watcher)
+
+
+def work(jobs: list[Job], folder: BenchFolder, carry_out: Engine, shown: BenchProgress) -> dict[str, str]:
     """Train and record; return the reasons of failures by the run's name."""
     failures = {}
-    assignments = [(job, folder.run_folder(job)) for job in jobs]
-    count = min(workers or usual_workers(assignments), len(assignments))
-    outcomes = work_in_processes(assignments, shown.begun, count) if count > 1 else work_here(assignments, shown.begun)
-    with closing(outcomes):
+    with closing(carry_out([(job, folder.run_folder(job)) for job in jobs], shown)) as outcomes:
         for job, outcome in outcomes:
             if isinstance(outcome, Failed):
                 folder.add_failure(job, outcome)

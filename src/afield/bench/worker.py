@@ -6,11 +6,12 @@ import shutil
 import threading
 import traceback
 from contextlib import ExitStack
-from dataclasses import dataclass
+from functools import partial
 from multiprocessing import parent_process
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from afield.bench.outcome import Failed, Outcome
 from afield.config.plan import Job
 from afield.data.registry import load_data
 from afield.errors import AfieldError
@@ -18,18 +19,8 @@ from afield.files import BusyFolderError
 from afield.results.folder import RunFolder
 from afield.results.records import Record, read_records
 from afield.training.assemble import opened
+from afield.training.heartbeat import heard_by
 from afield.training.processes import Parcel, unpack
-
-
-@dataclass(frozen=True)
-class Failed:
-    """Why a run has no result: one line and, for an error that is not the user's, the traceback."""
-
-    reason: str
-    trace: str | None = None
-
-
-Outcome = list[Record] | Failed
 
 
 def attempt(job: Job, folder: Path) -> Outcome:
@@ -46,13 +37,16 @@ def attempt(job: Job, folder: Path) -> Outcome:
     return failed
 
 
-def attempt_sent(parcel: Parcel) -> Outcome:
-    """The same for a job that has come from another process; a method that cannot be imported here is a failure."""
+def attempt_sent(parcel: Parcel, place: Path | None = None) -> Outcome:
+    """The same for a job that has come from another process; a method that cannot be imported here is a failure.
+
+    It trains in the folder that came with it, or in `place`.
+    """
     try:
         job, folder = unpack(parcel)
     except Exception as error:
         return failure_of(error)
-    return attempt(job, folder)
+    return attempt(job, place or folder)
 
 
 def failure_of(error: Exception) -> Failed:
@@ -79,14 +73,18 @@ def train_job(job: Job, folder: Path) -> list[Record]:
 
 
 def serve(connection: Connection) -> None:
-    """Train the jobs that arrive, one after the other, until the other end closes the connection."""
+    """Train the jobs that arrive, one after the other, until the other end closes the connection.
+
+    What is sent back is the outcome of each, and before it None, now and then, as a sign of life.
+    """
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    while True:
-        try:
-            parcel = connection.recv()
-        except EOFError:
-            return
-        connection.send(attempt_sent(parcel))
+    with heard_by(partial(connection.send, None)):
+        while True:
+            try:
+                parcel = connection.recv()
+            except EOFError:
+                return
+            connection.send(attempt_sent(parcel))
 
 
 def _end_with_parent() -> None:

@@ -28,7 +28,9 @@ TURNED = frozenset({5, 6, 7, 8})  # EXIF orientations that exchange width and he
 
 def main() -> None:
     """Answer requests until there are no more."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all of a terminal; the parent decides what ends
+    # Ctrl-C reaches all of a terminal, and a scheduler's SIGTERM all of a job; the parent decides what ends.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
     # What Pillow says of an odd file names no file; what is wrong with one is in the answer.
     warnings.simplefilter("ignore")
     logging.disable()

@@ -10,7 +10,7 @@ from afield.config.plan import PlanFile, identity_of_record, plan_jobs
 from afield.config.protocols import Protocol, protocols
 from afield.config.selectors import check_selector
 from afield.errors import AfieldError, unknown
-from afield.results.records import Record, evaluations, read_runs
+from afield.results.records import Record, evaluations, read_runs, record_files
 from afield.results.selection import select, target_score
 from afield.results.settings import unusual_settings
 
@@ -100,11 +100,11 @@ def lacking(error: KeyError) -> AfieldError:
 
 
 def runs_at(path: Path) -> list[list[Record]]:
-    """The finished runs in a file of records, or in a folder with one."""
-    file = path / "records.jsonl" if path.is_dir() else path
-    runs = read_runs(file)
+    """The finished runs in a file of records, or in a folder with one, or with those of a benchmark's shards."""
+    files = (record_files(path) or [path / "records.jsonl"]) if path.is_dir() else [path]
+    runs = [run for file in files for run in read_runs(file)]
     if not runs:
-        raise AfieldError(f"{file} holds no finished run")
+        raise AfieldError(f"{files[0]} holds no finished run")
     return runs
 
 

@@ -66,6 +66,12 @@ def read_runs(path: Path) -> list[list[Record]]:
     return [run for run in runs if end_of(run)]
 
 
+def record_files(folder: Path) -> list[Path]:
+    """The files of records in a folder: its own, and those of the shards of a benchmark. There may be none."""
+    found = [folder / "records.jsonl", *sorted(folder.glob("shard-*-of-*/records.jsonl"))]
+    return [file for file in found if file.exists()]
+
+
 def end_of(records: Iterable[Record]) -> Record | None:
     """The `end` line of a run's records; None of a run that has not ended."""
     return next((record for record in records if record["event"] == "end"), None)

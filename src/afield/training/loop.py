@@ -36,10 +36,12 @@ from afield.training.checkpoint import (
 )
 from afield.training.devices import accelerator, make_fabric
 from afield.training.evaluation import Evaluator
+from afield.training.heartbeat import beat
 from afield.training.keeping import Keeper
 from afield.training.progress import STEPS_BETWEEN_UPDATES, RunProgress
 from afield.training.schedules import adaptation_weight, learning_rate
 from afield.training.step import TrainingStep
+from afield.training.stopping import HeldSignals
 from afield.training.tensorboard import Board
 
 # Fabric announces the precision of every run, which the config says already. Which logger it uses depends on what was
@@ -117,12 +119,12 @@ class Loop:
     def run(self) -> None:
         """Train to the end, in a folder that `start` or `resume` has opened."""
         try:
-            with backend_settings(self.options):
-                self._run()
+            with backend_settings(self.options), HeldSignals() as signals:
+                self._run(signals)
         finally:
             self.stream.close()
 
-    def _run(self) -> None:
+    def _run(self, signals: HeldSignals) -> None:
         history = evaluations(read_records(self.folder.records))
         started = time.perf_counter() - self.seconds
         progress = RunProgress(self.setup.title, self.options.steps, self.step, self.shown and self.leads)
@@ -154,11 +156,34 @@ class Loop:
                     self._save(self.folder.last)
                     if board:
                         self.keeper.saved(history)
+                beat()
+                if self.step < self.options.steps and not stopped and self._asked_to_stop(signals):
+                    self._stop(signals)
         self.seconds = time.perf_counter() - started
         if self.leads:
             self.keeper.ended()
             append_record(self.folder.records, {"event": "end", "step": self.step, "seconds": round(self.seconds, 3)})
         self.fabric.barrier()
+
+    def _asked_to_stop(self, signals: HeldSignals) -> bool:
+        """Whether a signal has come. Several processes ask each other now and then: all must stop at one step."""
+        asked = signals.came is not None
+        if self.fabric.world_size == 1:
+            return asked
+        if not (self._at(STEPS_BETWEEN_HEALTH_CHECKS) or self.device.type == "cpu"):
+            return False
+        return bool(self.fabric.all_reduce(torch.tensor(float(asked), device=self.device), reduce_op="max"))
+
+    def _stop(self, signals: HeldSignals) -> None:
+        """Save where the run stands, and let the signal act."""
+        if self.saved_step != self.step or self.fabric.world_size > 1:  # only the first process knows what is saved
+            self._check_health(deep=True)
+            self._meet()
+            self._save(self.folder.last)
+        if self.fabric.world_size > 1:
+            self.fabric.barrier()
+            raise KeyboardInterrupt  # in all processes, whichever of them got the signal
+        signals.deliver()
 
     def _at(self, every: int) -> bool:
         """Whether something done every so many steps is due; at the last step everything is."""

@@ -105,6 +105,24 @@ def without_nameless_script() -> Iterator[None]:
         main.__file__ = file
 
 
+@contextmanager
+def children_told() -> Iterator[None]:
+    """If this process is stopped inside, its children are too, and it waits for them: they save where they stand."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit):
+        children = multiprocessing.active_children()
+        for child in children:
+            child.terminate()
+        try:
+            for child in children:
+                child.join()
+        finally:  # a second Ctrl-C ends the waiting
+            for child in children:
+                child.kill()
+        raise
+
+
 def check_guarded() -> None:
     """Raise in a process that is only importing the script which started it, or it would begin everything anew."""
     if getattr(multiprocessing.current_process(), "_inheriting", False):

@@ -1,0 +1,122 @@
+"""The command `afield bench`."""
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from afield.errors import AfieldError, unknown
+
+# Which options an engine has beside those that all have.
+OWN_OPTIONS = {
+    "local": {"--workers", "--shard", "--retries", "--stall"},
+    "ray": {"--shard", "--retries", "--stall", "--address", "--gpus-per-run", "--cpus-per-run"},
+    "slurm": {"--workers", "--retries", "--stall", "--shards", "--sbatch", "--submit"},
+}
+
+
+def bench(
+    plan: Annotated[Path, typer.Argument(help="A TOML file: protocol, methods, seeds.")],
+    folder: Annotated[Path, typer.Option("--out", help="Folder for the records; several plans may share one.")],
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Runs at the same time; default: 2 per GPU, or 1 without a GPU.")
+    ] = None,
+    shard: Annotated[
+        str | None, typer.Option(metavar="3/8", help="Take only every eighth of the plan's runs, from the third.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Train nothing: list the runs, what is recorded, and how long is left.")
+    ] = False,
+    like: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="RECORDS", help="More records for --dry-run to estimate from; may be repeated."),
+    ] = None,
+    engine: Annotated[
+        str, typer.Option(metavar="local|ray|slurm", help="Train on this machine, on a Ray cluster, or under Slurm.")
+    ] = "local",
+    retries: Annotated[
+        int | None, typer.Option(min=0, help="How often a run is tried again whose process was lost; default: 2.")
+    ] = None,
+    stall: Annotated[
+        float | None, typer.Option(metavar="MINUTES", help="A run without progress for so long hangs; default: 30.")
+    ] = None,
+    address: Annotated[str | None, typer.Option(help="ray: the cluster; default: the one Ray finds.")] = None,
+    gpus_per_run: Annotated[
+        float | None, typer.Option(help="ray: GPUs of a run, such as 0.25; default: 0.5 where there are any.")
+    ] = None,
+    cpus_per_run: Annotated[float | None, typer.Option(help="ray: processors of a run; default: 1.")] = None,
+    shards: Annotated[int | None, typer.Option(help="slurm: tasks of the array, one shard each.")] = None,
+    sbatch: Annotated[
+        list[str] | None,
+        typer.Option(metavar="OPTION", help="slurm: an option of sbatch, such as --time=04:00:00; may be repeated."),
+    ] = None,
+    submit: Annotated[bool, typer.Option("--submit", help="slurm: submit the script, too.")] = False,
+) -> None:
+    """Train the methods, targets and seeds of a plan that are not recorded yet, and record the results."""
+    given = {
+        "--workers": workers, "--shard": shard, "--retries": retries, "--stall": stall, "--address": address,
+        "--gpus-per-run": gpus_per_run, "--cpus-per-run": cpus_per_run, "--shards": shards, "--sbatch": sbatch,
+        "--submit": submit or None,
+    }  # fmt: skip
+    given = {name: value for name, value in given.items() if value is not None}
+    if like and not dry_run:
+        raise AfieldError("--like is for --dry-run alone")
+    if dry_run:
+        list_runs(plan, folder, shard, workers, like or [])
+        return
+    if engine not in OWN_OPTIONS:
+        raise unknown("engine", engine, OWN_OPTIONS)
+    for name in given:
+        if name not in OWN_OPTIONS[engine]:
+            having = [other for other, own in OWN_OPTIONS.items() if name in own]
+            raise AfieldError(
+                f"the engine {engine} has no {name}; {' and '.join(having)} {'have' if having[1:] else 'has'}"
+            )
+    if engine == "slurm":
+        write_script(plan, folder, shards, sbatch or [], given, submit)
+        return
+    named = {
+        "engine": engine, "workers": workers, "shard": shard, "retries": retries, "stall_minutes": stall,
+        "address": address, "gpus_per_run": gpus_per_run, "cpus_per_run": cpus_per_run,
+    }  # fmt: skip
+    train_runs(plan, folder, {name: value for name, value in named.items() if value is not None})
+
+
+def list_runs(plan: Path, folder: Path, shard: str | None, workers: int | None, like: list[Path]) -> None:
+    """What --dry-run does."""
+    from afield.bench.estimate import dry_run
+    from afield.bench.shard import parse_shard
+
+    for line in dry_run(plan, folder, parse_shard(shard) if shard else None, like).lines(workers):
+        print(line)
+
+
+def write_script(
+    plan: Path, folder: Path, shards: int | None, options: list[str], given: dict[str, Any], submitted: bool
+) -> None:
+    """What --engine slurm does."""
+    from afield.bench.slurm import Array, submit
+
+    if shards is None:
+        raise AfieldError("the engine slurm needs a number of shards, such as --shards 8")
+    passed_on = ("--workers", "--retries", "--stall")
+    words = [word for name in passed_on if name in given for word in (name, str(given[name]))]
+    script = Array(plan, folder, shards, options, words).write()
+    print(submit(script) if submitted else f"sbatch {script} submits it; afield table {folder} shows what it records")
+
+
+def train_runs(plan: Path, folder: Path, options: dict[str, Any]) -> None:
+    """What the other engines do."""
+    from afield.bench.run import run_bench
+
+    result = run_bench(plan, folder, **options)
+    of_shard = f" of shard {options['shard']}" if "shard" in options else ""
+    print(
+        f"{result.recorded} of {result.total} runs{of_shard} are recorded; "
+        f"afield table {folder} --plan {plan} shows them"
+    )
+    for run, reason in result.failures.items():
+        print(f"failed: {run}: {reason}", file=sys.stderr)
+    if result.failures:
+        raise typer.Exit(1)

@@ -1,0 +1,194 @@
+"""The engine of a Ray cluster: every job is a task, which Ray places where there is room, and retries if it is lost."""
+
+import os
+import shutil
+import signal
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+from uuid import uuid4
+
+from afield.bench.engines import SECONDS_TO_STOP, Assignment, Outcomes, Patience, Watcher
+from afield.bench.machine import wants_gpu
+from afield.bench.outcome import Failed, Outcome
+from afield.bench.processes import parcel
+from afield.bench.worker import attempt_sent
+from afield.errors import AfieldError
+from afield.files import BusyFolderError, check_unlocked, write_whole
+from afield.results.folder import WHO
+from afield.training.heartbeat import heard_by
+from afield.training.processes import Parcel
+from afield.training.stopping import HeldSignals
+
+USUAL_GPU_SHARE = 0.5  # because one run alone leaves a GPU idle at times
+SECONDS_BETWEEN_LOOKS = 1.0
+MARK = "driver"  # the file by which a node sees that the driver's folder is its own
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Which cluster, and what each run gets of it."""
+
+    address: str | None = None
+    """Ray's own rules without one: RAY_ADDRESS, else a cluster started on this machine, else a new one."""
+    gpus_per_run: float | None = None
+    """None: half a GPU for runs that train on one, if the cluster has any."""
+    cpus_per_run: float = 1
+
+    def __post_init__(self) -> None:
+        if (self.gpus_per_run or 0) < 0 or not self.cpus_per_run > 0:
+            raise AfieldError("a run gets more than 0 processors, and 0 GPUs or more: cpus_per_run, gpus_per_run")
+
+
+@dataclass(frozen=True)
+class Driver:
+    """What a task knows of the process that waits for it."""
+
+    folder: Path
+    mark: str
+    stall_seconds: float
+
+    def shares(self) -> bool:
+        """Whether the driver's folder is seen from here, and not another of the same name."""
+        with suppress(OSError):
+            return (self.folder / MARK).read_text("utf-8") == self.mark
+        return False
+
+
+def work_on_ray(assignments: Sequence[Assignment], watcher: Watcher, cluster: Cluster, patience: Patience) -> Outcomes:
+    """All jobs at once: those for which there is no room wait, and nodes that join later get some of them."""
+    if not assignments:
+        return
+    folder = assignments[0][1].parent.parent.absolute()
+    with connected(cluster) as ray, marked(folder) as mark:
+        driver = Driver(folder, mark, patience.stall_seconds)
+        tasks = {}
+        for job, place in assignments:
+            options = {**resources(ray, cluster, (job, place)), "max_retries": patience.retries, "name": str(job)}
+            task = ray.remote(train_there).options(**options)
+            tasks[task.remote(parcel(job, place), place.absolute(), driver)] = job, place
+        waiting, begun = list(tasks), set[Path]()
+        try:
+            while waiting:
+                # Ray would turn every signal into a KeyboardInterrupt of its own.
+                with HeldSignals():
+                    ready, waiting = ray.wait(waiting, timeout=SECONDS_BETWEEN_LOOKS)
+                for ref in [*ready, *waiting]:
+                    job, place = tasks[ref]
+                    # A task says nothing when it starts, but where the folder is shared its run can be seen.
+                    if place not in begun and (ref in ready or place.exists()):
+                        begun.add(place)
+                        watcher.begun(job)
+                for ref in ready:
+                    yield tasks[ref][0], outcome_of(ray, ref)
+        finally:
+            for ref in waiting:
+                ray.cancel(ref)  # as Ctrl-C would: a run saves where it stands
+            if waiting:
+                ray.wait(waiting, num_returns=len(waiting), timeout=SECONDS_TO_STOP)
+
+
+def outcome_of(ray: Any, ref: Any) -> Outcome:
+    """What a task has returned, or why it was lost for good."""
+    try:
+        outcome: Outcome = ray.get(ref)
+    except ray.exceptions.RayError as error:
+        return Failed(f"lost on the cluster: {type(error).__name__}: {str(error).strip().splitlines()[0]}", str(error))
+    return outcome
+
+
+def resources(ray: Any, cluster: Cluster, assignment: Assignment) -> dict[str, float]:
+    """What one run gets, in Ray's words."""
+    gpus = cluster.gpus_per_run
+    if gpus is None:
+        gpus = USUAL_GPU_SHARE if wants_gpu(assignment) and ray.cluster_resources().get("GPU") else 0
+    return {"num_cpus": cluster.cpus_per_run, "num_gpus": gpus}
+
+
+@contextmanager
+def connected(cluster: Cluster) -> Iterator[Any]:
+    """Ray, connected to a cluster; a connection that was there before stays."""
+    try:
+        import ray
+    except ImportError as error:
+        raise AfieldError("the engine ray needs Ray: pip install 'afield[ray]'") from error
+    if ray.is_initialized():
+        yield ray
+        return
+    # Where data and caches are is said by these; the nodes' own paths may be given to Ray itself.
+    variables = {name: value for name, value in os.environ.items() if name.startswith("AFIELD_")}
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        ray.init(cluster.address, log_to_driver=False, runtime_env={"env_vars": variables} if variables else None)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise AfieldError(f"no Ray cluster at {cluster.address}: {str(error).strip().splitlines()[0]}") from error
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, before)  # Ray's would end this process with a code of its own
+    try:
+        yield ray
+    finally:
+        ray.shutdown()
+
+
+@contextmanager
+def marked(folder: Path) -> Iterator[str]:
+    """A mark in the driver's folder, by which other nodes can tell whether they see this very folder."""
+    mark = uuid4().hex
+    write_whole(folder / MARK, mark)
+    try:
+        yield mark
+    finally:
+        (folder / MARK).unlink(missing_ok=True)
+
+
+def train_there(parcel: Parcel, folder: Path, driver: Driver) -> Outcome:
+    """Train a job on a node: in its folder where that is shared, else in a temporary one of the node."""
+    shared = driver.shares()
+    # The same again if the job is retried on this node: then it goes on from its checkpoint.
+    place = folder if shared else Path(tempfile.gettempdir()) / "afield-bench" / folder.name
+    wait_until_free(place)
+    with Watchdog(driver.stall_seconds) as watchdog, heard_by(watchdog):
+        outcome = attempt_sent(parcel, place)
+    if not shared:
+        shutil.rmtree(place, ignore_errors=True)
+    return outcome
+
+
+def wait_until_free(folder: Path) -> None:
+    """Wait for a task of a driver that was killed to leave a folder: Ray takes a moment to end such tasks."""
+    deadline = time.monotonic() + SECONDS_TO_STOP
+    while time.monotonic() < deadline:
+        try:
+            check_unlocked(folder, WHO)
+        except BusyFolderError:
+            time.sleep(SECONDS_BETWEEN_LOOKS)
+        else:
+            return
+
+
+class Watchdog:
+    """Ends this process if it is not called for so many seconds while the context lasts; Ray then retries the task."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds, self.called, self.over = seconds, time.monotonic(), threading.Event()
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._watch, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.over.set()
+
+    def __call__(self) -> None:
+        """Take note that the run has got on."""
+        self.called = time.monotonic()
+
+    def _watch(self) -> None:
+        while not self.over.wait(min(self.seconds, SECONDS_BETWEEN_LOOKS)):
+            if time.monotonic() - self.called >= self.seconds:
+                os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,16 @@
+"""What becomes of a job: the records of its run, or why there are none."""
+
+from dataclasses import dataclass
+
+from afield.results.records import Record
+
+
+@dataclass(frozen=True)
+class Failed:
+    """Why a run has no result: one line and, for an error that is not the user's, the traceback."""
+
+    reason: str
+    trace: str | None = None
+
+
+Outcome = list[Record] | Failed

@@ -1,0 +1,81 @@
+"""Plans over the toy data, and what a benchmark has recorded."""
+
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import tomli_w
+
+from afield import AfieldError
+from afield.config.protocols import Protocol, protocols
+from afield.results.records import read_runs, record_files
+from afield.training.checkpoint import load_checkpoint
+from conftest import SMALL
+
+PLAN = {"protocol": "toy/test", "methods": ["baseline", "far"], "targets": ["dusk", "night"], "seeds": [0, 1]}
+QUICK = SMALL | {"training.steps": 12}
+TINY_DIGITS = {
+    "network.width": 8, "training.batch_size": 4, "training.steps": 400, "training.device": "cpu",
+    "training.checkpoint_every": 50, "training.evaluate_every": 400,
+}  # fmt: skip
+"""On the embedded digits, which every process knows."""
+
+
+def register_toy_protocol(toy, monkeypatch):
+    """A protocol over the toy data, for as long as a test runs."""
+    targets = tuple(toy.domains)
+    named = Protocol(name="toy/test", version=1, data="toy", preset="toy", task="uda", targets=targets)
+    monkeypatch.setitem(protocols(), "toy/test", named)
+
+
+def write_plan(path, settings=None, **changes):
+    content = PLAN | {"settings": QUICK | (settings or {})} | changes
+    Path(path).write_text(tomli_w.dumps({key: value for key, value in content.items() if value is not None}), "utf-8")
+
+
+def write_digits_plan(path, seeds, **settings):
+    """The baseline on the embedded digits, at a small size."""
+    changes = {"protocol": "digits/embedded", "methods": ["baseline"], "targets": ["uci"], "seeds": list(seeds)}
+    write_plan(path, TINY_DIGITS | settings, **changes)
+
+
+def recorded(folder="out"):
+    """The finished runs of a folder by label, target and seed, without the time they took; none may be there twice."""
+    found = {}
+    for header, *rest, end in (run for file in record_files(Path(folder)) for run in read_runs(file)):
+        config = header["config"]
+        key = header["label"], config["task"]["target"], config["training"]["seed"]
+        assert key not in found, f"{key} is recorded twice"
+        found[key] = [header, *rest, end["step"]]
+    return found
+
+
+def step_of(folder):
+    """The step of the furthest checkpoint among the runs in progress; 0 if there is none yet."""
+    steps = [0]
+    for file in Path(folder).glob("runs/*/last.ckpt"):
+        with suppress(AfieldError):  # its run has just been recorded
+            steps.append(load_checkpoint(file).step)
+    return max(steps)
+
+
+def wait_for(condition):
+    """Wait for what must happen, rather than for ever if it does not."""
+    deadline = time.monotonic() + 300
+    while not (found := condition()):
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.02)
+    return found
+
+
+class Told:
+    """A watcher that remembers what it was told."""
+
+    def __init__(self):
+        self.begun_jobs, self.retries = [], []
+
+    def begun(self, job):
+        self.begun_jobs.append(job)
+
+    def retried(self, job, reason):
+        self.retries.append((job, reason))

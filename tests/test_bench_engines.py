@@ -1,0 +1,96 @@
+"""Engines on this machine: a process that is killed or hangs is replaced, and its run goes on."""
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from afield import AfieldError
+from afield.bench import local, processes
+from afield.bench.engines import Patience
+from afield.bench.local import work_in_processes
+from afield.bench.outcome import Failed
+from afield.bench.run import run_bench
+from support.benching import Told, recorded, step_of, wait_for, write_digits_plan
+from support.children import descendants
+from support.command import COMMAND
+from support.serve_or_die import serve_or_die
+
+LINUX = pytest.mark.skipif(not Path("/proc").exists(), reason="looks at processes by way of /proc")
+
+
+@pytest.fixture
+def work(monkeypatch, tmp_path):
+    """Work through jobs by stand-ins that may be killed or hang."""
+    monkeypatch.setattr(processes, "serve", serve_or_die)
+    monkeypatch.setattr(processes, "parcel", lambda job, folder: (job, folder))
+    monkeypatch.setattr(local, "machine_parts", lambda count: [{}] * count)
+
+    def run(*jobs, **patience):
+        told = Told()
+        outcomes = list(work_in_processes([(job, tmp_path) for job in jobs], told, 1, Patience(**patience)))
+        assert sorted(job for job, _ in outcomes) == sorted(jobs), "each job has one outcome"
+        return dict(outcomes), told
+
+    return run
+
+
+def test_the_job_of_a_killed_process_is_tried_again_but_not_for_ever(work):
+    outcomes, told = work("killed once", "killed", "fine", retries=2)
+    assert told.begun_jobs == ["killed once"] * 2 + ["killed"] * 3 + ["fine"]
+    died = "the process that trained it died (signal SIGKILL)"
+    assert told.retries == [
+        ("killed once", f"{died}; retry 1 of 2"), ("killed", f"{died}; retry 1 of 2"),
+        ("killed", f"{died}; retry 2 of 2"),
+    ]  # fmt: skip
+    assert outcomes.pop("killed") == Failed(died)
+    assert all("process" in outcome for outcome in outcomes.values())
+
+
+def test_a_process_that_hangs_is_given_up_and_one_that_is_slow_is_not(work):
+    outcomes, told = work("hung once", "slow", retries=1, stall_minutes=1.5 / 60)
+    assert [job for job, _ in told.retries] == ["hung once"]
+    assert "made no progress for 0.025 minutes; retry 1 of 1" in told.retries[0][1]
+    assert all("process" in outcome for outcome in outcomes.values())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"retries": -1}, "0 or more, not -1"),
+        ({"stall_minutes": 0}, "more than 0, not 0"),
+        ({"engine": "rya"}, "unknown engine 'rya'; did you mean 'ray'"),
+        ({"engine": "ray", "workers": 2}, "on Ray the resources per run decide"),
+        ({"engine": "ray", "gpus_per_run": -1}, "0 GPUs or more"),
+    ],
+)
+def test_what_no_engine_can_do_is_refused_at_once(tmp_path, options, message):
+    with pytest.raises(AfieldError, match=message):
+        run_bench(tmp_path / "no-plan.toml", tmp_path / "out", **options)
+
+
+@LINUX
+def test_a_killed_worker_is_replaced_and_a_terminated_benchmark_goes_on_from_its_last_step(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    write_digits_plan("plan.toml", [0])
+    words = [*COMMAND, "bench", "plan.toml", "--out", "out", "--workers", "1", "--stall", "5"]
+    process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
+    wait_for(lambda: step_of("out") >= 50)
+    (worker,) = descendants(process.pid, "spawn_main")
+    os.kill(worker, signal.SIGKILL)
+    reached = step_of("out")
+    wait_for(lambda: step_of("out") > reached)
+    process.terminate()
+    _, said = process.communicate()
+    assert process.returncode == 143
+    assert "died (signal SIGKILL); retry 1 of 2" in said
+    assert said.splitlines()[-1].startswith("afield: terminated; finished runs are recorded, and the same command")
+    assert reached < step_of("out") < 400
+
+    assert run_bench("plan.toml", "out", 1, progress=False).recorded == 1
+    assert run_bench("plan.toml", "unbroken", 1, progress=False).recorded == 1
+    assert recorded() == recorded("unbroken"), "bit for bit the run that was never killed"
+    assert not Path("out/runs").exists()

@@ -1,0 +1,47 @@
+"""The engine of a Ray cluster, on one that the test starts: what is killed goes on, and a node that joins gets work."""
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from support.benching import recorded, step_of, wait_for, write_digits_plan
+from support.children import descendants
+from support.command import COMMAND
+
+pytest.importorskip("ray", reason="Ray is not installed")
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    from ray.cluster_utils import Cluster
+
+    started = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "num_gpus": 0})
+    yield started
+    started.shutdown()
+
+
+def test_a_killed_task_and_a_killed_driver_go_on_and_a_late_node_gets_work(cluster, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_digits_plan("plan.toml", [0, 1])
+    words = [*COMMAND, "bench", "plan.toml", "--out", "out", "--engine", "ray", "--address", cluster.address]
+    driver = subprocess.Popen(words, stderr=subprocess.DEVNULL)
+    wait_for(lambda: step_of("out") >= 50)
+    # A task that is killed is retried, from its checkpoint: a run that starts anew has one of step 0.
+    (task,) = descendants(os.getpid(), "ray::baseline")
+    os.kill(task, signal.SIGKILL)
+    assert wait_for(lambda: (step := step_of("out")) != 50 and step) > 50
+    driver.kill()
+    assert driver.wait() == -signal.SIGKILL
+
+    # No node has a GPU yet; of one that joins, each run gets half.
+    driver = subprocess.Popen([*words, "--gpus-per-run", "0.5"], stdout=subprocess.PIPE, text=True)
+    wait_for(lambda: Path("out/driver").exists())
+    cluster.add_node(num_cpus=2, num_gpus=1)
+    said, _ = driver.communicate()
+    assert driver.returncode == 0
+    assert "2 of 2 runs are recorded" in said
+    assert set(recorded()) == {("baseline", "uci", 0), ("baseline", "uci", 1)}
+    assert [path.name for path in Path("out").iterdir()] == ["records.jsonl"]

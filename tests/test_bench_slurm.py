@@ -1,0 +1,94 @@
+"""The engine of a Slurm cluster: the script it writes, and a stand-in for sbatch that takes it."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from afield.app.cli import main
+from support.benching import recorded, write_digits_plan
+
+SBATCH = """#!/bin/bash
+grep -q '^#SBATCH --array=1-2$' "$1" || { echo "no array" >&2; exit 1; }
+cp "$1" submitted.sh
+echo "Submitted batch job 17"
+"""
+
+
+@pytest.fixture
+def call(tmp_path, monkeypatch, capsys):
+    """Exit code, output and errors of `afield bench` with the engine slurm, on a plan of two runs."""
+    monkeypatch.chdir(tmp_path)
+    write_digits_plan("plan.toml", [0, 1], **{"training.steps": 2})
+
+    def run(*words):
+        monkeypatch.setattr(sys, "argv", ["afield", "bench", "plan.toml", "--out", "out", "--engine", "slurm", *words])
+        with pytest.raises(SystemExit) as stopped:
+            main()
+        said = capsys.readouterr()
+        return stopped.value.code, said.out.strip(), said.err.strip()
+
+    return run
+
+
+@pytest.fixture
+def sbatch(tmp_path, monkeypatch):
+    """A command of that name."""
+    (tmp_path / "bin").mkdir()
+    command = tmp_path / "bin/sbatch"
+    command.write_text(SBATCH, "utf-8")
+    command.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{command.parent}:/usr/bin:/bin")
+
+
+def test_the_script_is_submitted_and_each_of_its_tasks_trains_a_shard(call, sbatch, monkeypatch):
+    words = ["--shards", "2", "--sbatch=--time=04:00:00", "--sbatch=--gres=gpu:1", "--workers", "1", "--submit"]
+    assert call(*words) == (0, "Submitted batch job 17", "")
+    lines = Path("submitted.sh").read_text("utf-8").splitlines()
+    options = [line.removeprefix("#SBATCH ") for line in lines if line.startswith("#SBATCH ")]
+    assert {"--job-name=afield-plan", "--array=1-2", "--signal=B:TERM@120"} <= set(options)
+    assert options[-2:] == ["--time=04:00:00", "--gres=gpu:1"]
+    monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "2")
+    done = subprocess.run(
+        ["bash", Path("submitted.sh").absolute()], capture_output=True, text=True, cwd="/", check=False
+    )
+    assert (done.returncode, done.stdout.split(";")[0]) == (0, "1 of 1 runs of shard 2/2 are recorded"), done.stderr
+    assert list(recorded()) == [("baseline", "uci", 1)]
+    assert Path("out/shard-2-of-2/records.jsonl").exists()
+
+
+def test_without_submit_it_says_how_and_a_path_with_spaces_stays_one_word(call, tmp_path, monkeypatch):
+    (tmp_path / "my plans").mkdir()
+    monkeypatch.chdir(tmp_path / "my plans")
+    write_digits_plan("plan.toml", [0, 1])
+    assert call("--shards", "1") == (0, "sbatch out/slurm.sh submits it; afield table out shows what it records", "")
+    *_, command = Path("out/slurm.sh").read_text("utf-8").splitlines()
+    asked = subprocess.run(["bash", "-c", command.replace("exec", "printf '%s\\n'", 1)], capture_output=True, text=True)
+    assert str(tmp_path / "my plans/plan.toml") in asked.stdout.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "needs a number of shards, such as --shards 8"),
+        (["--shards", "3"], "this plan has 2 runs: it can have 1 to 2 shards, not 3"),
+        (
+            ["--shards", "2", "--sbatch", "time=1"],
+            "is one line that begins with a dash, not 'time=1'",
+        ),
+        (["--shards", "2", "--shard", "1/2"], "the engine slurm has no --shard; local and ray have"),
+        (["--shards", "2", "--gpus-per-run", "1"], "the engine slurm has no --gpus-per-run; ray has"),
+        (["--shards", "2", "--submit"], "there is no sbatch here; out/slurm.sh can be submitted where there is one"),
+    ],
+)
+def test_what_slurm_cannot_be_asked_is_one_line(call, monkeypatch, words, message):
+    monkeypatch.setenv("PATH", "/nowhere")
+    code, said, error = call(*words)
+    assert (code, said) == (2, "")
+    assert error.endswith(message)
+
+
+def test_a_refusal_of_sbatch_is_one_line(call, sbatch):
+    code, _, error = call("--shards", "1", "--submit")
+    assert (code, error) == (2, "afield: sbatch refused out/slurm.sh: no array")
