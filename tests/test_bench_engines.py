@@ -3,17 +3,29 @@
 import os
 import signal
 import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
 
 from afield import AfieldError
-from afield.bench import local, processes
+from afield.bench import local, on_ray, processes, worker
 from afield.bench.engines import Patience
 from afield.bench.local import work_in_processes
 from afield.bench.outcome import Failed
-from afield.bench.run import run_bench
-from support.benching import Told, recorded, step_of, wait_for, write_digits_plan
+from afield.bench.processes import parcel
+from afield.bench.run import read_plan, run_bench
+from afield.training.stopping import HeldSignals
+from support.benching import (
+    Told,
+    recorded,
+    register_toy_protocol,
+    step_of,
+    wait_for,
+    wait_until_further,
+    write_digits_plan,
+    write_plan,
+)
 from support.children import descendants
 from support.command import COMMAND
 from support.serve_or_die import serve_or_die
@@ -71,6 +83,35 @@ def test_what_no_engine_can_do_is_refused_at_once(tmp_path, options, message):
         run_bench(tmp_path / "no-plan.toml", tmp_path / "out", **options)
 
 
+def test_a_node_that_does_not_see_the_folder_trains_in_one_of_its_own(toy, tmp_path, monkeypatch):
+    register_toy_protocol(toy, monkeypatch)
+    monkeypatch.setattr(HeldSignals, "insistent", True)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    trained = []
+    plain = worker.train_job
+    monkeypatch.setattr(worker, "train_job", lambda job, folder: trained.append(folder) or plain(job, folder))
+    write_plan(tmp_path / "plan.toml", {"training.steps": 1}, methods=["baseline"], targets=["dusk"], seeds=[0])
+    (job,) = read_plan(tmp_path / "plan.toml")
+    folder = tmp_path / "out/runs" / job.slug
+    folder.parent.mkdir(parents=True)
+    with on_ray.marked(tmp_path / "out") as mark:
+        for shown in (mark, "of another folder of that name"):
+            records = on_ray.train_there(parcel(job, folder), folder, on_ray.Driver(tmp_path / "out", shown, 60))
+            assert records[-1]["event"] == "end"
+    own = trained[1]
+    assert trained == [folder, own]
+    assert own.is_relative_to(tmp_path / "temporary")
+    assert (folder.exists(), own.exists()) == (True, False), "its records are on their way, and nothing else is needed"
+
+
+def test_a_task_that_hangs_ends_itself_for_ray_to_retry(monkeypatch):
+    killed = []
+    monkeypatch.setattr(os, "kill", lambda *call: killed.append(call))
+    with on_ray.Watchdog(0.05):
+        wait_for(lambda: killed)
+    assert set(killed) == {(os.getpid(), signal.SIGKILL)}
+
+
 @LINUX
 def test_a_killed_worker_is_replaced_and_a_terminated_benchmark_goes_on_from_its_last_step(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -79,16 +120,15 @@ def test_a_killed_worker_is_replaced_and_a_terminated_benchmark_goes_on_from_its
     words = [*COMMAND, "bench", "plan.toml", "--out", "out", "--workers", "1", "--stall", "5"]
     process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
     wait_for(lambda: step_of("out") >= 50)
-    (worker,) = descendants(process.pid, "spawn_main")
-    os.kill(worker, signal.SIGKILL)
-    reached = step_of("out")
-    wait_for(lambda: step_of("out") > reached)
+    (trainer,) = descendants(process.pid, "spawn_main")
+    os.kill(trainer, signal.SIGKILL)
+    reached = wait_until_further("out")
     process.terminate()
     _, said = process.communicate()
     assert process.returncode == 143
     assert "died (signal SIGKILL); retry 1 of 2" in said
     assert said.splitlines()[-1].startswith("afield: terminated; finished runs are recorded, and the same command")
-    assert reached < step_of("out") < 400
+    assert reached <= step_of("out") < 400
 
     assert run_bench("plan.toml", "out", 1, progress=False).recorded == 1
     assert run_bench("plan.toml", "unbroken", 1, progress=False).recorded == 1

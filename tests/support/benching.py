@@ -68,6 +68,14 @@ def wait_for(condition):
     return found
 
 
+def wait_until_further(folder):
+    """Wait until a run has saved more than now. It must not fall back meanwhile: that would be a start from step 0."""
+    seen = [reached := step_of(folder)]
+    wait_for(lambda: seen.append(step_of(folder)) or seen[-1] > reached)
+    assert min(seen) == reached
+    return seen[-1]
+
+
 class Told:
     """A watcher that remembers what it was told."""
 

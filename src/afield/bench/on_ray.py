@@ -126,9 +126,11 @@ def connected(cluster: Cluster) -> Iterator[Any]:
     try:
         ray.init(cluster.address, log_to_driver=False, runtime_env={"env_vars": variables} if variables else None)
     except (ConnectionError, RuntimeError, ValueError) as error:
-        raise AfieldError(f"no Ray cluster at {cluster.address}: {str(error).strip().splitlines()[0]}") from error
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, before)  # Ray's would end this process with a code of its own
+        where = f"at {cluster.address}" if cluster.address else "to be found or started"
+        raise AfieldError(f"no Ray cluster {where}: {str(error).strip().splitlines()[0]}") from error
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)  # Ray's would end this process with a code of its own
     try:
         yield ray
     finally:
@@ -148,9 +150,10 @@ def marked(folder: Path) -> Iterator[str]:
 
 def train_there(parcel: Parcel, folder: Path, driver: Driver) -> Outcome:
     """Train a job on a node: in its folder where that is shared, else in a temporary one of the node."""
+    HeldSignals.insistent = False  # Ray repeats a cancellation until it is heard
     shared = driver.shares()
     # The same again if the job is retried on this node: then it goes on from its checkpoint.
-    place = folder if shared else Path(tempfile.gettempdir()) / "afield-bench" / folder.name
+    place = folder if shared else Path(tempfile.gettempdir()) / f"afield-bench-{os.getuid()}" / folder.name
     wait_until_free(place)
     with Watchdog(driver.stall_seconds) as watchdog, heard_by(watchdog):
         outcome = attempt_sent(parcel, place)

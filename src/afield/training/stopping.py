@@ -12,10 +12,14 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 class HeldSignals:
     """While the context lasts, the first signal is noted (`came`), and `deliver` lets it do what it would have done.
 
-    A second one acts at once, because whoever asks twice does not want to wait. In a child process it does nothing: it
-    may well be the same one, once from the terminal or a scheduler and once from the parent. A signal that is ignored
-    stays ignored. Outside the main thread, where Python has no signals, nothing happens.
+    A second one acts at once, because whoever asks twice does not want to wait. In a process that another has started
+    for its work it does nothing: it may well be the same one, once from the terminal or a scheduler and once from the
+    other process, which may also repeat it. A signal that is ignored stays ignored. Outside the main thread, where
+    Python has no signals, nothing happens.
     """
+
+    insistent = True
+    """Whether a second signal acts at once; a child process of Python's own is known without it."""
 
     def __init__(self) -> None:
         self.came: int | None = None
@@ -61,6 +65,6 @@ class HeldSignals:
     def _note(self, number: int, frame: FrameType | None) -> None:
         if self.came is None:
             self.came = number
-        elif parent_process() is None:
+        elif self.insistent and parent_process() is None:
             self.came = number
             self.deliver()
