@@ -115,7 +115,7 @@ def test_activations_show_different_classes_of_every_domain(subject):
 
 def test_predictions_agree_with_afield_evaluate(run, subject):
     predictions = predict(subject)
-    evaluated = evaluate_checkpoint(run.folder)
+    evaluated = evaluate_checkpoint(run.folder).results
     assert {each.domain: each.accuracy for each in predictions} == {
         name: pytest.approx(result["accuracy"]) for name, result in evaluated.items()
     }

@@ -361,6 +361,7 @@ def test_a_checksum_is_computed_once_per_object(digit5_folder, monkeypatch):
 
 
 def test_a_protocol_of_one_source_refuses_methods_that_need_several(digit5_folder, tmp_path):
+    write_npz(digit5_folder / "syn.npz", parts(4))  # rendering it would take long
     plan = tmp_path / "plan.toml"
     plan.write_text('protocol = "pairs/sv-mt"\nmethods = ["dann"]\nseeds = [0]\n', "utf-8")
     assert [job.target for job in read_plan(plan)] == ["mt"]

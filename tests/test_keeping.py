@@ -35,7 +35,7 @@ def test_a_run_keeps_the_checkpoint_of_every_selector_asked_for_and_no_other(kep
 
 def test_a_model_is_loaded_and_evaluated_by_its_selector(kept, toy):
     for name in ("information", "dev", "ensemble"):
-        results = evaluate_checkpoint(kept.folder, domains=["night"], selector=name)
+        results = evaluate_checkpoint(kept.folder, domains=["night"], selector=name).results
         assert results["night"]["accuracy"] == kept.select(name).accuracy["night"]
     images = toy["night"].test.images.array[:3]
     by_path, by_name = afield.load(kept.folder / "snd.ckpt"), afield.load(kept.folder, selector="snd")

@@ -5,12 +5,15 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import afield
+from afield.app.cli import main
 from afield.results.records import evaluations
 from support.command import COMMAND
 from support.images import write_folder, write_image
@@ -24,6 +27,23 @@ def afield_command(*words, cwd):
     environment = {**os.environ, "COLUMNS": "200", "OMP_NUM_THREADS": "1", "AFIELD_CACHE": str(cwd / "cache")}
     command = [*COMMAND, *map(str, words)]
     return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=environment, check=False)
+
+
+@pytest.fixture
+def call_here(tmp_path, monkeypatch, capfd):
+    """The command in this process, which does not import torch again for each of many calls."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("AFIELD_CACHE", str(tmp_path / "cache"))
+
+    def call(*words):
+        monkeypatch.setattr(sys, "argv", ["afield", *map(str, words)])
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as stopped:
+            main()
+        said = capfd.readouterr()
+        return SimpleNamespace(returncode=stopped.value.code, stdout=said.out, stderr=said.err)
+
+    return call
 
 
 def refused(result):
@@ -148,7 +168,7 @@ def test_a_domain_smaller_than_a_batch_works_and_is_noted(home, tmp_path):
     assert "note: fewer training images than the batch's 6, so that some come twice: b (2)\n" in result.stderr
 
 
-def test_bad_input_is_one_line_and_leaves_nothing(tmp_path):
+def test_bad_input_is_one_line_and_leaves_nothing(tmp_path, call_here):
     both = {"bus": 4, "car": 4}
     photos = write_folder(tmp_path / "photos", {"a": both, "b": both, "flat": 5})
     (tmp_path / "empty").mkdir()
@@ -173,20 +193,16 @@ def test_bad_input_is_one_line_and_leaves_nothing(tmp_path):
         ("missing.csv", "b"): "nowhere.png",
     }
     for (data, target), words in cases.items():
-        result = afield_command(
-            "train", "--data", data, "--target", target, "--steps", 2, "--out", "run", *SET, cwd=tmp_path
-        )
+        result = call_here("train", "--data", data, "--target", target, "--steps", 2, "--out", "run", *SET)
         assert words in refused(result), (data, result.stderr)
         assert not (tmp_path / "run").exists(), data
     for sources, words in (("a,flat", "source 'flat' has no labels"), ("a,b", "among the sources")):
-        result = afield_command(
-            "train", "--data", "photos", "--target", "b", "--sources", sources, "--out", "run", *SET, cwd=tmp_path
-        )
+        result = call_here("train", "--data", "photos", "--target", "b", "--sources", sources, "--out", "run", *SET)
         assert words in refused(result)
     assert photos.exists()
-    skipping = afield_command(
+    skipping = call_here(
         "train", "--data", "corrupt", "--target", "b", "--method", "baseline", "--steps", 1, "--out", "run",
-        "--skip-bad", *SET, cwd=tmp_path,
+        "--skip-bad", *SET,
     )  # fmt: skip
     assert skipping.returncode == 0, skipping.stderr
     assert "left out: 1 image" in skipping.stderr

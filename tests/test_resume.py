@@ -94,7 +94,7 @@ def train_step(self):
 
 Loop._train_step = train_step
 register_data("toy")(toy_data)
-run_toy(sys.argv[2], "far", 300, settings={"training.evaluate_every": 5, "training.checkpoint_every": 3})
+run_toy(sys.argv[2], "far", 60, settings={"training.evaluate_every": 5, "training.checkpoint_every": 3})
 """
 
 
@@ -102,10 +102,10 @@ def test_a_process_killed_at_any_moment_leaves_a_run_that_resumes(train_toy, tmp
     command = [sys.executable, "-c", SCRIPT, str(Path(__file__).parent), str(tmp_path / "killed")]
     assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
     reached = load_checkpoint(tmp_path / "killed" / "last.ckpt").step
-    assert 9 <= reached < 300
+    assert 9 <= reached < 60
     assert read_records(tmp_path / "killed" / "records.jsonl")[-1]["event"] == "evaluation"
-    resumed = train_toy(tmp_path / "killed", steps=300, settings=every(5, 3), resume=True)
-    assert_equal_runs(resumed, train_toy(tmp_path / "unbroken", steps=300, settings=every(5, 3)))
+    resumed = train_toy(tmp_path / "killed", steps=60, settings=every(5, 3), resume=True)
+    assert_equal_runs(resumed, train_toy(tmp_path / "unbroken", steps=60, settings=every(5, 3)))
 
 
 @pytest.fixture
