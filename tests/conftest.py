@@ -4,6 +4,7 @@
 """
 
 import os
+import sys
 import tempfile
 from pathlib import Path
 
@@ -17,6 +18,7 @@ import torch
 from hypothesis import settings as hypothesis_settings
 
 import afield
+from afield.app.cli import main
 from afield.config import cards, outside
 from afield.data import registry as data_registry
 from afield.data.domain import Domain, DomainSet, Split
@@ -90,6 +92,21 @@ def own_methods(monkeypatch):
     forget()  # what tests before it have left
     yield
     forget()
+
+
+@pytest.fixture
+def call(monkeypatch, capfd):
+    """Call the command line in this process, where what a test registers is known: exit code, output, errors."""
+
+    def command(*words):
+        monkeypatch.setattr(sys, "argv", ["afield", *map(str, words)])
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as stopped:
+            main()
+        said = capfd.readouterr()
+        return stopped.value.code, said.out, said.err
+
+    return command
 
 
 @pytest.fixture

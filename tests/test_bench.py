@@ -5,7 +5,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -14,7 +13,6 @@ import torch
 from rich.console import Console
 
 from afield import AfieldError
-from afield.app.cli import main
 from afield.bench import local, machine, processes, worker
 from afield.bench.engines import Patience
 from afield.bench.folder import BenchFolder, open_folder
@@ -234,7 +232,7 @@ def test_a_failed_run_is_tried_again_and_its_failure_forgotten_when_it_succeeds(
     assert len(recorded()) == 4
 
 
-def test_an_interrupt_says_what_is_recorded_and_the_same_command_goes_on(home, trained, monkeypatch, capsys):
+def test_an_interrupt_says_what_is_recorded_and_the_same_command_goes_on(home, trained, monkeypatch, call):
     counting = worker.train_job
 
     def interrupted(job, folder):
@@ -244,30 +242,20 @@ def test_an_interrupt_says_what_is_recorded_and_the_same_command_goes_on(home, t
 
     monkeypatch.setattr(worker, "train_job", interrupted)
     write_plan("plan.toml")
-    code, _, err = call(monkeypatch, capsys, "bench", "plan.toml", "--out", "out", "--workers", "1")
+    code, _, err = call("bench", "plan.toml", "--out", "out", "--workers", "1")
     assert code == 130
     assert "3 of 8 runs are recorded in out/records.jsonl" in err
     assert "finished runs are recorded, and the same command continues" in err
     monkeypatch.setattr(worker, "train_job", counting)
-    code, out, err = call(monkeypatch, capsys, "bench", "plan.toml", "--out", "out", "--workers", "1")
+    code, out, err = call("bench", "plan.toml", "--out", "out", "--workers", "1")
     assert (code, len(trained)) == (0, 8)
     assert "3 of 8 runs are recorded, 5 to go" in err
     assert "8 of 8 runs are recorded" in out
 
 
-def call(monkeypatch, capsys, *words):
-    """Exit code, output and errors of a command."""
-    monkeypatch.setattr(sys, "argv", ["afield", *words])
-    capsys.readouterr()
-    with pytest.raises(SystemExit) as stopped:
-        main()
-    said = capsys.readouterr()
-    return stopped.value.code, said.out, said.err
-
-
-def test_the_command_prints_a_line_a_run_and_exits_with_1_if_one_failed(home, monkeypatch, capsys):
+def test_the_command_prints_a_line_a_run_and_exits_with_1_if_one_failed(home, monkeypatch, call):
     write_plan("plan.toml", methods=["baseline"], targets=["night"], seeds=[0], rows=[DIVERGING])
-    code, out, err = call(monkeypatch, capsys, "bench", "plan.toml", "--out", "out")
+    code, out, err = call("bench", "plan.toml", "--out", "out")
     assert code == 1
     evaluation = recorded()["baseline", "night", 0][-2]
     accuracy = f"target night {evaluation['target']['night']['accuracy']:.1%} (labels not used in training)"

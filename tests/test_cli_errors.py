@@ -55,25 +55,20 @@ def contents(folder):
 
 
 @pytest.fixture
-def refuse(home, monkeypatch, capfd):
+def refuse(home, call):
     """Call the command line and return its one line, having checked that there is no more and nothing changed."""
 
-    def call(*words):
+    def line(*words):
         before = contents(home)
-        capfd.readouterr()
-        monkeypatch.setattr(sys, "argv", ["afield", *map(str, words)])
-        with pytest.raises(SystemExit) as stopped:
-            main()
-        said = capfd.readouterr()
-        assert stopped.value.code == 2, said.err
-        assert said.out == ""
-        lines = said.err.splitlines()
-        assert len(lines) == 1, said.err
+        code, out, err = call(*words)
+        assert (code, out) == (2, ""), err
+        lines = err.splitlines()
+        assert len(lines) == 1, err
         assert contents(home) == before
         assert lines[0].startswith("afield: ")
         return lines[0].removeprefix("afield: ")
 
-    return call
+    return line
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from afield import AfieldError
 from afield.app import compare as compare_module
 from afield.app.cli import main
 from afield.app.compare import compare
-from afield.results.ranking import Comparison
+from afield.results.ranking import Ranking
 from afield.results.run import Run
 from conftest import SMALL
 from support.resuming import Killed, kill_before_step
@@ -31,7 +31,7 @@ BETTER = {"source": 0.9, "entropy": 0.1, "snd": 2.0, "nuclear": 0.9, "dev": 0.1}
 
 
 def test_the_best_mean_place_is_chosen_and_agreement_is_whole_where_all_agree():
-    found = Comparison(contender("plain", accuracy=0.9) | contender("better", accuracy=0.1, **BETTER))
+    found = Ranking(contender("plain", accuracy=0.9) | contender("better", accuracy=0.1, **BETTER))
     assert found.order == ["better", "plain"]
     assert found.agreement == pytest.approx(1)
     assert found.mean_places == {"plain": 2, "better": 1}
@@ -41,20 +41,20 @@ def test_the_best_mean_place_is_chosen_and_agreement_is_whole_where_all_agree():
 def test_selectors_that_contradict_each_other_do_not_agree():
     sources = {"source": 0.9, "snd": 2.0, "dev": 0.1}
     sure = {"entropy": 0.1, "nuclear": 0.9}
-    opposed = Comparison(contender("one", **sources) | contender("other", **sure))
+    opposed = Ranking(contender("one", **sources) | contender("other", **sure))
     assert opposed.agreement == pytest.approx(0)
     assert "3 of 6 selectors" in opposed.verdict
 
 
 def test_a_few_labels_decide_and_are_named():
     runs = contender("plain") | contender("better", **BETTER)
-    found = Comparison(runs, 10, {"plain": 8, "better": 6})
+    found = Ranking(runs, 10, {"plain": 8, "better": 6})
     assert found.order == ["plain", "better"]
     assert (
         "plain is chosen by 10 labelled images of the target, used for nothing but choosing: 8 right" in found.verdict
     )
     assert "without labels it would be better" in found.verdict
-    assert Comparison(runs, 10, {"plain": 8, "better": 8}).order[0] == "better", "equal ones go by mean place"
+    assert Ranking(runs, 10, {"plain": 8, "better": 8}).order[0] == "better", "equal ones go by mean place"
 
 
 @pytest.fixture(scope="module")

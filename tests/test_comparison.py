@@ -1,13 +1,11 @@
 """Two rows against each other: which runs are paired, and what a test may say of them."""
 
 import json
-import sys
 
 import pytest
 import tomli_w
 from scipy.stats import ttest_rel, wilcoxon
 
-from afield.app.cli import main
 from afield.results.comparison import CAVEAT, compare, remarks_on, signed_rank_test, t_test
 from afield.results.table import make_table
 from support.tables import PLAN, TARGETS, jobs_of, make_run, record, write_runs
@@ -125,18 +123,15 @@ def test_only_columns_that_both_rows_have_are_compared(several):
 
 
 @pytest.fixture
-def command(records, monkeypatch, capsys):
+def command(records, call):
     """Call `afield table` on the records, and take what it prints."""
 
-    def call(*words):
-        monkeypatch.setattr(sys, "argv", ["afield", "table", str(records), *words])
-        with pytest.raises(SystemExit) as stopped:
-            main()
-        said = capsys.readouterr()
-        assert (stopped.value.code, said.err) == (0, "")
-        return said.out
+    def printed(*words):
+        code, out, err = call("table", records, *words)
+        assert (code, err) == (0, "")
+        return out
 
-    return call
+    return printed
 
 
 def test_the_command_says_the_tests_results_below_the_table(command):

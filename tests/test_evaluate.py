@@ -1,7 +1,6 @@
 """`afield evaluate`: figures of each class, calibration, and the errors as a picture."""
 
 import json
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -15,7 +14,6 @@ from sklearn.metrics import log_loss
 from torchmetrics.functional.classification import multiclass_calibration_error
 
 from afield import AfieldError
-from afield.app.cli import main
 from afield.app.evaluate import evaluate_checkpoint
 from afield.app.model import check_numbers
 from afield.app.show import evaluation_tables
@@ -107,21 +105,8 @@ def test_classes_and_accuracy_agree_and_errors_are_all_there(evaluation, toy):
             assert 1 / 3 <= mistake.confidence <= 1
 
 
-@pytest.fixture
-def command(monkeypatch, capsys):
-    """Call the command line: exit code, standard output and standard error."""
-
-    def call(*words):
-        monkeypatch.setattr(sys, "argv", ["afield", *map(str, words)])
-        with pytest.raises(SystemExit) as stopped:
-            main()
-        return stopped.value.code, *capsys.readouterr()
-
-    return call
-
-
-def test_the_command_prints_calibration_and_classes(run, evaluation, command):
-    code, shown, said = command("evaluate", run.folder, "--domain", "night", "--domain", "day")
+def test_the_command_prints_calibration_and_classes(run, evaluation, call):
+    code, shown, said = call("evaluate", run.folder, "--domain", "night", "--domain", "day")
     assert (code, said) == (0, "")
     night = evaluation.results["night"]
     row = next(line for line in shown.splitlines() if " night " in line)
@@ -132,7 +117,7 @@ def test_the_command_prints_calibration_and_classes(run, evaluation, command):
     for result in (night, evaluation.results["day"]):
         of_class = result["classes"]["square"]
         assert f"{of_class['accuracy']:.1%} ({of_class['n']})" in row
-    code, shown, _ = command("evaluate", run.folder, "--json")
+    code, shown, _ = call("evaluate", run.folder, "--json")
     assert json.loads(shown) == evaluation.results
 
 
@@ -152,15 +137,15 @@ def test_of_many_classes_the_worst_are_shown():
 # The sheet of errors
 
 
-def test_the_errors_are_written_as_a_picture(run, evaluation, command, tmp_path):
+def test_the_errors_are_written_as_a_picture(run, evaluation, call, tmp_path):
     file = tmp_path / "new" / "errors.png"
-    code, shown, said = command("evaluate", run.folder, "--domain", "night", "--errors", file)
+    code, shown, said = call("evaluate", run.folder, "--domain", "night", "--errors", file)
     assert (code, said) == (0, "")
     assert f"errors: {file}" in shown
     assert [path.name for path in file.parent.iterdir()] == ["errors.png"]
     with Image.open(file) as sheet:
         assert sheet.format == "PNG"
-    json.loads(command("evaluate", run.folder, "--domain", "night", "--errors", file, "--json")[1])
+    json.loads(call("evaluate", run.folder, "--domain", "night", "--errors", file, "--json")[1])
 
 
 def test_the_sheet_shows_each_image_with_its_classes():
@@ -188,18 +173,18 @@ def test_of_many_errors_the_surest_are_shown():
     assert [mistake.index for mistake in shown["x"][:2]] == [MOST_IMAGES - 1, MOST_IMAGES - 2]
 
 
-def test_without_errors_no_sheet_is_written(run, toy, command, monkeypatch, tmp_path):
+def test_without_errors_no_sheet_is_written(run, toy, call, monkeypatch, tmp_path):
     blind = Split(toy["night"].test.images, None)
     data = DomainSet("toy", toy.classes, {"night": Domain("night", blind, blind, "rendered")})
     monkeypatch.setitem(data_registry._builders, "toy", lambda: data)
-    code, shown, _ = command("evaluate", run.folder, "--errors", tmp_path / "new" / "errors.png")
+    code, shown, _ = call("evaluate", run.folder, "--errors", tmp_path / "new" / "errors.png")
     assert (code, "no errors" in shown) == (0, True)
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(("name", "part"), [("errors.jpg", ".png"), ("taken.png", "is a folder")])
-def test_a_sheet_that_cannot_be_written_is_refused_before_anything_is_measured(run, command, tmp_path, name, part):
+def test_a_sheet_that_cannot_be_written_is_refused_before_anything_is_measured(run, call, tmp_path, name, part):
     (tmp_path / "taken.png").mkdir()
-    code, shown, said = command("evaluate", run.folder, "--errors", tmp_path / name)
+    code, shown, said = call("evaluate", run.folder, "--errors", tmp_path / name)
     assert (code, shown, len(said.splitlines())) == (2, "", 1)
     assert part in said

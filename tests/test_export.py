@@ -3,6 +3,7 @@
 import json
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,6 @@ import torch
 from safetensors import safe_open
 
 import afield
-from afield.app.cli import main
 from afield.app.export import network as exported_network
 from afield.app.export.network import ProbabilityNetwork, check_same, traced
 from afield.app.export.written import METADATA_FILE, Session, write_onnx, write_torch
@@ -57,17 +57,9 @@ def onnx():
 
 
 @pytest.fixture
-def command(monkeypatch, capsys):
+def command(call):
     """Run `afield export`; what it prints, and its exit code."""
-
-    def call(*words):
-        monkeypatch.setattr(sys, "argv", ["afield", "export", *map(str, words)])
-        with pytest.raises(SystemExit) as end:
-            main()
-        said = capsys.readouterr()
-        return end.value.code, said.out, said.err
-
-    return call
+    return partial(call, "export")
 
 
 def pictures(count, size=16):

@@ -14,7 +14,6 @@ from safetensors.torch import save_file
 
 import afield
 from afield import AfieldError
-from afield.app.cli import main
 from afield.app.evaluate import evaluate_checkpoint
 from afield.app.images import read_image
 from afield.config import cards
@@ -307,39 +306,26 @@ def test_a_domain_without_labels_has_no_accuracy(run, toy):
     assert results["day"] == evaluate_checkpoint(run.folder, toy, ["day"]).results["day"]
 
 
-@pytest.fixture
-def command(monkeypatch, capsys):
-    """Call the command line: exit code, standard output and standard error."""
-
-    def call(*words):
-        monkeypatch.setattr(sys, "argv", ["afield", *map(str, words)])
-        with pytest.raises(SystemExit) as stopped:
-            main()
-        return stopped.value.code, *capsys.readouterr()
-
-    return call
-
-
-def test_the_command_line_shows_a_dash_for_a_domain_without_labels(run, toy, command, monkeypatch):
+def test_the_command_line_shows_a_dash_for_a_domain_without_labels(run, toy, call, monkeypatch):
     blind = Split(toy["night"].test.images, None)
     data = DomainSet("toy", toy.classes, {**toy.domains, "night": Domain("night", blind, blind, "rendered")})
     monkeypatch.setitem(data_registry._builders, "toy", lambda: data)
-    code, shown, _ = command("evaluate", run.folder, "--domain", "night", "--domain", "day", "--json")
+    code, shown, _ = call("evaluate", run.folder, "--domain", "night", "--domain", "day", "--json")
     assert code == 0
     values = json.loads(shown)
     assert values["night"]["accuracy"] is None
     assert values["day"]["accuracy"] is not None
-    _, shown, _ = command("evaluate", run.folder)
+    _, shown, _ = call("evaluate", run.folder)
     (row,) = [line for line in shown.splitlines() if "night" in line]
     assert "-" in row.split()
 
 
-def test_the_command_line_predicts_from_a_run_folder(run, command, tmp_path):
+def test_the_command_line_predicts_from_a_run_folder(run, call, tmp_path):
     Image.new("RGB", (40, 30), "red").save(tmp_path / "red.png")
-    code, shown, _ = command("predict", run.folder, tmp_path / "red.png")
+    code, shown, _ = call("predict", run.folder, tmp_path / "red.png")
     assert code == 0
     assert shown.startswith("file,class,probability\n")
     for words in (["predict", tmp_path, tmp_path / "red.png"], ["evaluate", tmp_path]):
-        code, shown, said = command(*words)
+        code, shown, said = call(*words)
         assert (code, shown, len(said.splitlines())) == (2, "", 1)
         assert "no checkpoint in folder" in said

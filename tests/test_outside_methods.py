@@ -15,7 +15,6 @@ import tomli_w
 from PIL import Image
 
 import afield
-from afield.app.cli import main
 from afield.config import cards
 from afield.results.records import read_records
 from afield.results.run import read_run
@@ -51,21 +50,6 @@ def library(home, monkeypatch):
     install(home / "library", "some-plugin", f"from-package = {value}")
     monkeypatch.syspath_prepend(str(home / "library"))
     return home / "library"
-
-
-@pytest.fixture
-def call(monkeypatch, capfd):
-    """Call the command line in this process."""
-
-    def command(*words):
-        monkeypatch.setattr(sys, "argv", ["afield", *map(str, words)])
-        capfd.readouterr()
-        with pytest.raises(SystemExit) as stopped:
-            main()
-        said = capfd.readouterr()
-        return stopped.value.code, said.out, said.err
-
-    return command
 
 
 @pytest.mark.parametrize("place", PLACES)

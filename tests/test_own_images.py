@@ -5,15 +5,12 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import afield
-from afield.app.cli import main
 from afield.results.records import evaluations
 from support.command import COMMAND
 from support.images import write_folder, write_image
@@ -30,20 +27,11 @@ def afield_command(*words, cwd):
 
 
 @pytest.fixture
-def call_here(tmp_path, monkeypatch, capfd):
+def call_here(tmp_path, monkeypatch, call):
     """The command in this process, which does not import torch again for each of many calls."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("AFIELD_CACHE", str(tmp_path / "cache"))
-
-    def call(*words):
-        monkeypatch.setattr(sys, "argv", ["afield", *map(str, words)])
-        capfd.readouterr()
-        with pytest.raises(SystemExit) as stopped:
-            main()
-        said = capfd.readouterr()
-        return SimpleNamespace(returncode=stopped.value.code, stdout=said.out, stderr=said.err)
-
-    return call
+    return lambda *words: subprocess.CompletedProcess(words, *call(*words))
 
 
 def refused(result):

@@ -3,7 +3,7 @@
 import csv
 import io
 import json
-import sys
+from functools import partial
 
 import pytest
 from PIL import Image
@@ -11,7 +11,6 @@ from PIL import Image
 import afield
 from afield import AfieldError
 from afield.app import model as model_module
-from afield.app.cli import main
 from afield.app.predict import csv_pieces, json_pieces, predict_files, write_predictions
 
 
@@ -30,16 +29,9 @@ def photos(toy, tmp_path_factory):
 
 
 @pytest.fixture
-def command(monkeypatch, capsys):
+def command(call):
     """Call `afield predict`: exit code, standard output and standard error."""
-
-    def call(*words):
-        monkeypatch.setattr(sys, "argv", ["afield", "predict", *map(str, words)])
-        with pytest.raises(SystemExit) as stopped:
-            main()
-        return stopped.value.code, *capsys.readouterr()
-
-    return call
+    return partial(call, "predict")
 
 
 @pytest.fixture

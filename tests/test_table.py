@@ -2,7 +2,7 @@
 
 import json
 import re
-import sys
+from functools import partial
 from statistics import fmean, stdev
 
 import pytest
@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from afield import AfieldError
-from afield.app.cli import main
 from afield.config.catalogue import list_methods
 from afield.config.layers import resolve
 from afield.config.plan import PlanFile, plan_jobs
@@ -347,20 +346,12 @@ def test_protocols_are_what_their_data_sets_have():
 
 
 @pytest.fixture
-def command(tmp_path, monkeypatch, capsys):
+def command(tmp_path, call):
     """Call `afield table` on a folder of records."""
     runs = [make_run(m, t, seed, 0.5) for m in ("far", "baseline") for t in TARGETS for seed in range(2)]
     runs += [make_run("baseline-align", t, s, 0.4, label="control, of a kind") for t in TARGETS for s in range(2)]
     rewrite_records(tmp_path / "records.jsonl", [record for run in runs for record in run])
-
-    def call(*words):
-        monkeypatch.setattr(sys, "argv", ["afield", "table", str(tmp_path), *words])
-        with pytest.raises(SystemExit) as stopped:
-            main()
-        said = capsys.readouterr()
-        return stopped.value.code, said.out, said.err
-
-    return call
+    return partial(call, "table", tmp_path)
 
 
 def test_the_command_prints_json_markdown_and_text(command):

@@ -3,12 +3,11 @@
 import csv
 import io
 import re
-import sys
+from functools import partial
 
 import pytest
 import tomli_w
 
-from afield.app.cli import main
 from afield.config.protocols import published_source
 from afield.results.latex import as_latex, escaped
 from afield.results.long_form import as_csv
@@ -137,19 +136,11 @@ def test_several_files_may_be_of_one_plan(tmp_path):
 
 
 @pytest.fixture
-def command(tmp_path, monkeypatch, capsys):
+def command(tmp_path, call):
     """Call `afield table` on a file of records."""
     runs = [make_run(m, t, seed, 0.5 + seed / 9) for m in ("far", "dann") for t in TARGETS for seed in range(2)]
     write_runs(tmp_path / "records.jsonl", *runs)
-
-    def call(*words):
-        monkeypatch.setattr(sys, "argv", ["afield", "table", str(tmp_path), *words])
-        with pytest.raises(SystemExit) as stopped:
-            main()
-        said = capsys.readouterr()
-        return stopped.value.code, said.out, said.err
-
-    return call
+    return partial(call, "table", tmp_path)
 
 
 def test_the_command_prints_either_form(command):

@@ -18,7 +18,7 @@ from afield.errors import AfieldError, unknown
 from afield.files import link, write_whole
 from afield.methods.registry import AnyMethod, name_of
 from afield.results.folder import RunFolder
-from afield.results.ranking import Comparison
+from afield.results.ranking import Ranking
 from afield.results.run import Run
 from afield.results.summary import percent
 from afield.training.devices import best_device
@@ -37,7 +37,7 @@ def compare(
     settings: dict[str, Any] | None = None,
     progress: bool = True,
     **asked: Any,
-) -> tuple[Comparison, dict[str, str]]:
+) -> tuple[Ranking, dict[str, str]]:
     """The comparison, and why some methods have no run. `asked` are further arguments of `afield.train`.
 
     Each method trains in a folder of its own inside `out`; one that has ended is not trained again, and one that was
@@ -68,7 +68,7 @@ def compare(
     if len(runs) < 2:
         raise AfieldError("; ".join(f"{name}: {reason}" for name, reason in failures.items()))
     right = {name: count_right(run.checkpoint, images) for name, run in runs.items()} if images else None
-    found = Comparison(runs, len(images), right)
+    found = Ranking(runs, len(images), right)
     link(runs[found.order[0]].checkpoint, out / CHOSEN)
     write_whole(out / VALUES, json.dumps(found.as_values() | {"failures": failures}, indent=2) + "\n")
     return found, failures
@@ -100,7 +100,7 @@ def count_right(checkpoint: Path, images: dict[Path, str]) -> int:
     return sum(one == other for one, other in zip(said, images.values(), strict=True))
 
 
-def comparison_table(found: Comparison, target: str) -> Table:
+def ranking_table(found: Ranking, target: str) -> Table:
     """One row per run, the best first: its place by each selector, 1 for the best."""
     few = [f"right of {found.labelled}"] if found.right is not None else []
     title = f"target {target} (its test labels were not used)"

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from afield.app.options import (
     Backbone,
@@ -25,8 +24,8 @@ from afield.app.options import (
     parsed_settings,
     parsed_sources,
 )
+from afield.app.screen import out, wide_screen
 
-WIDE = 160
 USUAL = "baseline,dann,mcd,far,far+"
 
 
@@ -53,7 +52,7 @@ def compare(
 ) -> None:
     """Train several methods on a target and choose the best without its labels. The same command again continues."""
     names = [str(name_of_method(name.strip())) for name in methods.split(",")]
-    from afield.app.compare import CHOSEN, comparison_table
+    from afield.app.compare import CHOSEN, ranking_table
     from afield.app.compare import compare as run_comparison
 
     found, failures = run_comparison(
@@ -64,12 +63,9 @@ def compare(
     if as_json:
         print(json.dumps(found.as_values() | {"failures": failures}))
     else:
-        out = Console(markup=False, emoji=False, highlight=False)
-        if not out.is_terminal:
-            out.width = WIDE  # a pipe has no width, and rich would fold the table to 80 columns
-        out.print(comparison_table(found, target))
-        out.print(found.verdict, soft_wrap=True)
-        out.print(f"checkpoint: {folder / CHOSEN} (that of {found.runs[found.order[0]].folder})", soft_wrap=True)
+        wide_screen().print(ranking_table(found, target))
+        out.print(found.verdict)
+        out.print(f"checkpoint: {folder / CHOSEN} (that of {found.runs[found.order[0]].folder})")
     for name, reason in failures.items():
         print(f"failed: {name}: {reason}", file=sys.stderr)
     if failures:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import affine_grid, avg_pool2d, grid_sample, pad
 
+from afield.data.augmentation import LUMINANCE
 from afield.data.normalise import Normalise
 
 ROUNDS, LIKELY = 2, 0.6
@@ -68,8 +69,7 @@ def recoloured(pixels: Tensor, change: Tensor, amount: Tensor) -> Tensor:
     """Each image with the one of these changes that is its own, if any, by an amount in 0..1."""
     change, amount = (values.view(-1, 1, 1, 1) for values in (change, amount))
     factor = WEAKEST + (STRONGEST - WEAKEST) * amount
-    red, green, blue = torch.split(pixels, 1, dim=1)
-    grey = 0.299 * red + 0.587 * green + 0.114 * blue
+    grey = torch.stack([share * pixels[:, channel] for channel, share in enumerate(LUMINANCE)]).sum(dim=0)[:, None]
     step = torch.exp2(4 - torch.floor(4 * amount))  # so many of 256 levels become one: 4 to 7 bits are kept
     views = {
         "levels": _stretched(pixels),

@@ -10,7 +10,7 @@ from afield.results.selection import SCORES, ranks, scores
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Ranking:
     """Finished runs by name, and how many of a few labelled images of the target each has right, if there are any."""
 
     runs: dict[str, Run]
