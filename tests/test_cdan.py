@@ -5,8 +5,8 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from afield.losses import entropy
-from afield.methods.cdan import MultilinearMap, RandomisedMap
 from afield.methods.dann import domain_loss
+from afield.networks import MultilinearMap, RandomisedMap
 from support.adversarial import CLASSES, build, gradients, make_batch
 from support.comparing import normal, same
 

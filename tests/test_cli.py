@@ -33,7 +33,7 @@ SET = [word for key, value in TINY.items() for word in ("--set", f"{key}={value}
 PAPER_METHODS = {
     "baseline", "baseline-align", "baseline-att-align", "far", "far-without-dre", "far-without-dre-plus",
     "far-without-dre-minus", "far-conv", "far-channel-gate", "far-spatial-gate", "far-without-ranking",
-    "far-without-experts", "far-paper",
+    "far-without-experts", "far-without-prototypes", "far-paper",
 }  # fmt: skip
 RUN_FILES = {"config.toml", "records.jsonl", "last.ckpt", "source-val.ckpt"}
 

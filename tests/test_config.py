@@ -211,6 +211,16 @@ def test_a_stored_config_from_before_backbones_learned_slowly_says_that_its_own_
     assert upgraded(upgraded(stored)) == upgraded(stored)
 
 
+def test_a_stored_config_from_before_prototypes_says_that_far_had_none():
+    stored = resolve({"method": {"name": "far"}, "task": {"target": "street"}}).as_dict()
+    assert upgraded(stored) is stored
+    of_then = {name: value for name, value in stored["method"].items() if name != "prototypes_weight"}
+    del of_then["directions_weight"]
+    method = upgraded(stored | {"method": of_then})["method"]
+    assert (method["prototypes_weight"], method["directions_weight"]) == (0.0, 1.0)
+    assert upgraded(stored | {"method": {"name": "dann"}})["method"] == {"name": "dann"}
+
+
 def test_a_method_is_what_its_name_says_or_an_error():
     contradiction = r"'far-without-dre' means method\.dre = none, not dual"
     with pytest.raises(AfieldError, match=contradiction):

@@ -1,6 +1,6 @@
 import pytest
 import torch
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, one_hot
 
 from afield.config.catalogue import find_entry, list_methods
 from afield.data.batches import Batch
@@ -9,6 +9,7 @@ from afield.losses import (
     dual_ranking_entropy,
     expert_consistency,
     moment_distance,
+    prototype_loss,
     ranking_entropy_minus,
     ranking_entropy_plus,
     unranked_entropy,
@@ -17,12 +18,12 @@ from support.comparing import same
 from support.far import PER_DOMAIN, SOURCES, build, by_hand, classify, make_batch
 
 EVERYTHING = {"backbone", "fa", "fr", "classifier", "experts", "alignment"}
-FAR_LOSSES = {"classification", "aligned", "align", "domain", "dre", "experts", "consistency"}
+FAR_LOSSES = {"classification", "aligned", "align", "domain", "dre", "prototypes", "experts", "consistency"}
 LOSSES = {
     "baseline": {"classification"},
     "baseline-align": {"classification", "align", "domain"},
     "baseline-att-align": {"classification", "align", "domain"},
-    "far-paper": FAR_LOSSES - {"aligned", "domain"},
+    "far-paper": FAR_LOSSES - {"aligned", "domain", "prototypes"},
     "far-without-dre": FAR_LOSSES - {"dre"},
     "far-without-experts": FAR_LOSSES - {"experts", "consistency"},
     **dict.fromkeys(("far", "far-conv", "far-channel-gate", "far-spatial-gate"), FAR_LOSSES),
@@ -83,10 +84,12 @@ def test_every_variant_has_its_losses_and_learns_from_them(target):
         assert all(loss.isfinite() and loss.shape == () for loss in losses.values()), name
         sum(losses.values()).backward()
         assert all(p.grad is not None and p.grad.isfinite().all() for p in method.parameters()), name
-        assert method.ramped <= FAR_LOSSES - {"classification", "aligned", "domain", "experts"}, name
+        assert method.ramped <= FAR_LOSSES - {"classification", "aligned", "domain", "prototypes", "experts"}, name
 
 
+SURE = 0.3
 WEIGHTS = {"align_weight": 0.7, "dre_weight": 0.3, "consistency_weight": 5.0, "aligned_classification_weight": 0.2}
+WEIGHTS |= {"prototypes_weight": 0.4, "prototypes_threshold": SURE}
 RANKINGS = {
     "far": lambda e, r, c: dual_ranking_entropy(e, r, c),
     "far-without-dre-minus": lambda e, r, c: ranking_entropy_plus(e, r),
@@ -113,10 +116,14 @@ def test_losses_are_those_of_the_paper_times_their_weights(name, reference_is, r
     slices = method.pool(F[:labelled]).view(SOURCES, PER_DOMAIN, -1)
     experts = zip(slices, method.experts.weight, method.experts.bias, strict=True)
     taught = [vectors @ weight + bias for vectors, weight, bias in experts]
+    classes, said = enhanced.shape[1], enhanced[labelled:].softmax(dim=1)
+    sure = (said.amax(dim=1, keepdim=True) >= SURE).double()
+    members = torch.cat((one_hot(batch.labels, classes), sure * one_hot(said.argmax(dim=1), classes)))
     expected = {
         "classification": cross_entropy(enhanced[:labelled], batch.labels),
         "aligned": 0.2 * cross_entropy(reference[:labelled], batch.labels),
         "align": 0.7 * moment_distance(domains, has_target=target),
+        "prototypes": 0.4 * prototype_loss(*(batch.by_domain(each) for each in (method.pool(A + R_plus), members))),
         "dre": 0.3 * (RANKINGS[name](enhanced, ranked_by, contaminated) + imbalance),
         "experts": cross_entropy(torch.cat(taught), batch.labels),
         "consistency": 5.0 * expert_consistency(enhanced[:labelled], torch.cat(taught)),
@@ -146,6 +153,8 @@ def test_the_rungs_below_far_align_what_they_classify(name):
 def test_the_papers_preset_sets_every_option_to_the_papers():
     assert build("far-paper").options.model_dump() == {
         "alignment": "moments",
+        "directions_weight": 0.2,  # of an alignment that is not chosen
+        "conditional": False,
         "equal_shares": False,
         "pull_limit": 0.0,
         "align_weight": 0.5,
@@ -159,6 +168,8 @@ def test_the_papers_preset_sets_every_option_to_the_papers():
         "dre": "dual",
         "dre_reference": "live",
         "dre_balance": 0.0,
+        "prototypes_weight": 0.0,
+        "prototypes_threshold": 0.9,
         "experts": True,
         "experts_shape_backbone": True,
     }
@@ -216,7 +227,7 @@ def test_each_loss_reaches_exactly_the_parameters_it_may_update(routing, shape_b
     method = build(routing=routing, experts_shape_backbone=shape_backbone, hidden=hidden)
     experts = {"experts", "backbone"} if shape_backbone else {"experts"}
     routes = {"classification": PATH, "aligned": PATH - {"fr"}, "experts": experts, **ROUTES[routing]}
-    routes["domain"] = {"alignment"}
+    routes |= {"domain": {"alignment"}, "prototypes": PATH - {"classifier"}}
     assert routes.keys() == FAR_LOSSES
     for loss, groups in routes.items():
         names = reached(method, loss, make_batch())

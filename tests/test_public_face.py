@@ -19,7 +19,7 @@ PLAN = Path(__file__).parents[1] / "plans" / "digits.toml"
 ALL_METHODS = {
     "baseline", "baseline-align", "baseline-att-align", "far", "far-without-dre", "far-without-dre-plus",
     "far-without-dre-minus", "far-conv", "far-channel-gate", "far-spatial-gate", "far-without-ranking",
-    "far-without-experts", "far-paper",
+    "far-without-experts", "far-without-prototypes", "far-paper",
 }  # fmt: skip
 
 

@@ -34,7 +34,6 @@ class IdeasOptions(FAROptions):
     aligned_feature: Literal["A", "f+"] = Field("A", description="the feature that is aligned")
     mean_gate: bool = Field(False, description="FA's gate is divided by its mean, and not projected")
     share: float = Field(1.0, gt=0, le=1, description="the projection of A on F, as a share of F")
-    prototypes_weight: float = Field(0.0, ge=0, description="weight of the other domains' prototypes")
     confusion_weight: float = Field(0.0, ge=0, description="weight of minimum class confusion on the target")
     temperature: float = Field(0.0, ge=0, description="C compares directions and divides by this; 0: C is linear")
     minus_trains: Literal["all", "FR"] = Field("all", description="what L- trains")
@@ -137,8 +136,6 @@ class Ideas(FAR):
             losses["dre"] = options.dre_weight * self.rank_otherwise(seen, F, p, batch)
         if options.confusion_weight and batch.has_target:
             losses["confusion"] = options.confusion_weight * class_confusion(batch.split(seen.enhanced)[1])
-        if options.prototypes_weight:
-            losses["prototypes"] = options.prototypes_weight * prototype_loss(seen.f_plus, p, batch)
         return losses
 
     def rank_otherwise(self, seen: Seen, F: Tensor, p: Tensor, batch: Batch) -> Tensor:
@@ -214,6 +211,8 @@ class FARIdeas(Ideas):
 class PlusIdeasOptions(IdeasOptions, FARPlusOptions):
     """What the variants add to the options of FAR+."""
 
+    views_weight: float = Field(0.0, ge=0, description="weight of cross-entropy on strong views of the sources' images")
+
 
 @register_method("far-plus-ideas", summary="variants of FAR+ that were tried", reference="this project")
 class FARPlusIdeas(FARPlus, Ideas):
@@ -221,18 +220,22 @@ class FARPlusIdeas(FARPlus, Ideas):
 
     Options = PlusIdeasOptions
     ramped = FARPlus.ramped | {"confusion"}
+    options: PlusIdeasOptions
 
+    def images(self, batch: Batch) -> Tensor:
+        """What FAR+ sees, and strong views of the sources' images."""
+        images = super().images(batch)
+        if not self.options.views_weight:
+            return images
+        return torch.cat((images, batch.strong_view(batch.split(batch.images)[0])))
 
-def prototype_loss(f_plus: Tensor, p: Tensor, batch: Batch, sure: float = 0.9, temperature: float = 0.1) -> Tensor:
-    """Cross-entropy of f+ against the mean directions of the classes in all other domains."""
-    unit = normalize(at_least_float32(f_plus))
-    confidence, guessed = p.max(dim=1)
-    counted = (confidence >= sure).to(p.dtype)
-    members = one_hot(guessed, p.shape[1]).to(p.dtype) * counted[:, None]
-    sums = torch.einsum("nbk,nbc->nkc", batch.by_domain(members), batch.by_domain(unit))
-    others = normalize(sums.sum(dim=0) - sums, dim=2).detach()
-    scores = torch.einsum("nbc,nkc->nbk", batch.by_domain(unit), others) / temperature
-    return (cross_entropy(scores.flatten(0, 1), guessed, reduction="none") * counted).mean()
+    def losses_of(self, F: Tensor, batch: Batch) -> Losses:
+        """Those of FAR+, and cross-entropy of the sources' strong views."""
+        if not self.options.views_weight:
+            return super().losses_of(F, batch)
+        known = len(F) - batch.num_labelled
+        losses = super().losses_of(F[:known], batch)
+        return losses | {"views": self.options.views_weight * cross_entropy(self.scores_of(F[known:]), batch.labels)}
 
 
 def agreement(f_plus: Tensor, p: Tensor, batch: Batch) -> Tensor:

@@ -13,6 +13,8 @@ def upgraded(config: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     if config["network"].get("pretrained") and "pretrained_rate" not in config["training"]:
         # A backbone learned at the rate of all other parts, which is not the option's default.
         config = {**config, "training": {**config["training"], "pretrained_rate": 1.0}}
+    if isinstance(method := config.get("method"), dict) and (missing := _not_yet_there(method)):
+        config = {**config, "method": {**method, **missing}}
     if "image_size" in config["data"]:
         return config
     data, training, network = dict(config["data"]), dict(config["training"]), dict(config["network"])
@@ -28,6 +30,14 @@ def upgraded(config: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     if network.get("pool") in POOLS:
         network["pool"] = POOLS[network["pool"]]
     return {**config, "data": data, "training": training, "network": network}
+
+
+def _not_yet_there(method: dict[str, Any]) -> dict[str, float]:
+    """Options that FAR and the rungs before it did not have, at what was done then, which is not their default."""
+    then = {"directions_weight": 1.0} if "align_weight" in method else {}
+    if "dre_weight" in method:
+        then["prototypes_weight"] = 0.0
+    return {name: value for name, value in then.items() if name not in method}
 
 
 def upgraded_record(record: dict[str, Any]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from afield.losses.entropy import class_shortage, entropy
 from afield.losses.mmd import gaussian_kernel, joint_squared_mmd, squared_mmd, squared_mmd_among
 from afield.losses.moment_matching import raw_moment_distance
 from afield.losses.moments import direction_distance, directions, moment_distance
+from afield.losses.prototypes import prototype_loss
 from afield.losses.ranking_entropy import (
     dual_ranking_entropy,
     ranking_entropy_minus,
@@ -30,6 +31,7 @@ __all__ = [
     "gaussian_kernel",
     "joint_squared_mmd",
     "moment_distance",
+    "prototype_loss",
     "ranking_entropy_minus",
     "ranking_entropy_plus",
     "raw_moment_distance",

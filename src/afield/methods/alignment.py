@@ -23,9 +23,9 @@ from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
 from afield import Batch, Losses, MethodOptions, Shape
-from afield.losses import direction_distance, directions, moment_distance
+from afield.losses import direction_distance, directions, entropy, moment_distance
 from afield.methods.dann import domain_loss
-from afield.networks import Discriminator, Gate, GatedSelection, GateKind, Pool, reverse_gradient, run_aside
+from afield.networks import Discriminator, Gate, GatedSelection, GateKind, Pool, joint_map, reverse_gradient, run_aside
 from afield.networks.pulls import average_into, limit_pull, measure_pull
 from afield.precision import at_least_float32
 
@@ -43,6 +43,13 @@ class AlignmentOptions(MethodOptions):
         "both",
         description="what makes domains alike: a discriminator of the features' directions, the moments of these "
         "directions, both, or the moments of the features, whose weight then depends on the network (paper: moments)",
+    )
+    directions_weight: float = Field(
+        0.2, ge=0, description="of 'both': weight of the directions' moments beside the discriminator's 1"
+    )
+    conditional: bool = Field(
+        False,
+        description="the discriminator reads directions times C's predictions, and sure ones count more (paper: no)",
     )
     equal_shares: bool = Field(
         False,
@@ -78,7 +85,9 @@ class Alignment(nn.Module):
         self.options, classes = options, shape.num_classes
         self.limited = options.pull_limit > 0 and options.alignment != "moments"
         adversary = options.alignment in ("both", "adversary")
-        self.discriminator = Discriminator(channels, HIDDEN, max(2, shape.num_sources)) if adversary else None
+        self.joint = joint_map(channels, classes) if adversary and options.conditional else None
+        inputs = channels if self.joint is None else self.joint.width
+        self.discriminator = Discriminator(inputs, HIDDEN, max(2, shape.num_sources)) if adversary else None
         if adversary and options.equal_shares:
             self.register_buffer("shares", torch.full((shape.num_sources + 1, classes), 1 / classes))
 
@@ -89,12 +98,19 @@ class Alignment(nn.Module):
             vectors = limit_pull(vectors, self.limit(scores.detach(), batch))
         losses: Losses = {}
         if (distance := DISTANCES.get(options.alignment)) is not None:
-            losses["align"] = options.align_weight * distance(batch.by_domain(vectors), batch.has_target)
+            weight = options.align_weight * (options.directions_weight if options.alignment == "both" else 1.0)
+            losses["align"] = weight * distance(batch.by_domain(vectors), batch.has_target)
         if self.discriminator is None:
             return losses
         counts = self.counts(scores.detach(), batch) if options.equal_shares else None
         # Of length sqrt(C), so that a single feature is about 1 in any number of them.
         read = vectors.shape[1] ** 0.5 * directions(vectors)
+        if self.joint is not None:
+            with torch.autocast(read.device.type, enabled=False):
+                read = self.joint(read, at_least_float32(scores.detach()).softmax(dim=1))
+            sure = torch.exp(-entropy(scores.detach()))
+            sure = torch.cat([w / w.mean() for w in batch.split(1 + sure) if len(w)])
+            counts = sure if counts is None else sure * counts
         fooled = run_aside(self.discriminator, reverse_gradient(read), frozen=True)
         losses["align"] = losses.get("align", 0.0) + options.align_weight * domain_loss(fooled, batch, counts)
         losses["domain"] = domain_loss(self.discriminator(read.detach()), batch, counts)

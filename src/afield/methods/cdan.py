@@ -21,17 +21,15 @@ Differences from the paper:
 - Several sources are pooled against the target.
 """
 
-import math
-
 import torch
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from afield import Batch, Losses, Method, MethodOptions, Shape, register_method
 from afield.losses import entropy
 from afield.methods.dann import domain_loss
-from afield.networks import Discriminator, reverse_gradient, run_aside
+from afield.networks import Discriminator, joint_map, reverse_gradient, run_aside
 from afield.precision import at_least_float32
 
 
@@ -47,35 +45,6 @@ class CDANOptions(MethodOptions):
     random_width: int = Field(1024, ge=1, description="d, the randomised map's width (authors: 1024)")
 
 
-class MultilinearMap(nn.Module):
-    """f (x) g: every feature times every probability."""
-
-    def __init__(self, features: int, classes: int) -> None:
-        super().__init__()
-        self.width = features * classes
-
-    def forward(self, f: Tensor, g: Tensor) -> Tensor:
-        """(B, features) and (B, classes) to (B, features * classes)."""
-        return (f[:, :, None] * g[:, None]).flatten(1)
-
-
-class RandomisedMap(nn.Module):
-    """(R_f f) (.) (R_g g) / sqrt(d): its products of two h are those of f (x) g, in expectation over R_f and R_g."""
-
-    R_f: Tensor
-    R_g: Tensor
-
-    def __init__(self, features: int, classes: int, width: int) -> None:
-        super().__init__()
-        self.width = width
-        self.register_buffer("R_f", torch.randn(features, width))
-        self.register_buffer("R_g", torch.randn(classes, width))
-
-    def forward(self, f: Tensor, g: Tensor) -> Tensor:
-        """(B, features) and (B, classes) to (B, d)."""
-        return (f @ self.R_f) * (g @ self.R_g) / math.sqrt(self.width)
-
-
 @register_method("cdan", summary="a domain classifier of features times predictions", reference="Long et al. 2018")
 class CDAN(Method):
     """Cross-entropy on the sources, and joint features and predictions by which D cannot tell the domains."""
@@ -89,11 +58,7 @@ class CDAN(Method):
     def __init__(self, shape: Shape, options: CDANOptions) -> None:
         super().__init__(shape, options)
         features, classes = self.pool.width, shape.num_classes
-        self.joint: MultilinearMap | RandomisedMap = (
-            MultilinearMap(features, classes)
-            if features * classes <= options.widest_product
-            else RandomisedMap(features, classes, options.random_width)
-        )
+        self.joint = joint_map(features, classes, options.widest_product, options.random_width)
         self.discriminator = Discriminator(self.joint.width, options.discriminator_width, 2)
 
     def losses_of(self, F: Tensor, batch: Batch) -> Losses:

@@ -8,11 +8,13 @@
 
     L = L_cls + L_align(A) + L_DRE + w L_consist
 
+and, beyond the paper, L_prototypes: f+ is of the class whose mean direction in the other domains is nearest.
+
 Two routings, since the paper says two things. `end-to-end` backpropagates the sum into everything (section 3.2).
-`selective` follows the supplementary's Algorithm 1: L_cls updates the whole network, L_align only FA, L_DRE only FR,
-L_consist only C. It costs one forward and one backward of the network: each loss reads its inputs detached, and C with
-detached parameters, so that the single backward pass stops where the algorithm says. Only the gates, which are small,
-run a second time.
+`selective` follows the supplementary's Algorithm 1: L_cls updates the whole network (and so does L_prototypes), L_align
+only FA, L_DRE only FR, L_consist only C. It costs one forward and one backward of the network: each loss reads its
+inputs detached, and C with detached parameters, so that the single backward pass stops where the algorithm says. Only
+the gates, which are small, run a second time.
 
 Differences from the paper: each has an option, whose description says why; the preset `far-paper` sets them all back.
 """
@@ -20,15 +22,17 @@ Differences from the paper: each has an option, whose description says why; the 
 from functools import partial
 from typing import ClassVar, Literal, NamedTuple
 
+import torch
 from pydantic import Field
 from torch import Tensor
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, one_hot
 
 from afield import Batch, Losses, Method, MethodOptions, Shape, register_method
 from afield.losses import (
     class_shortage,
     dual_ranking_entropy,
     expert_consistency,
+    prototype_loss,
     ranking_entropy_minus,
     ranking_entropy_plus,
     unranked_entropy,
@@ -36,7 +40,7 @@ from afield.losses import (
 from afield.methods.alignment import Alignment, AlignmentOptions, select_by_gate
 from afield.methods.method import Inspection, relative_size
 from afield.networks import ConvolutionSelection, Experts, Gate, GatedSelection, classify_all, run_aside
-from afield.precision import exact_mean
+from afield.precision import at_least_float32, exact_mean
 
 
 class FAROptions(AlignmentOptions):
@@ -69,6 +73,14 @@ class FAROptions(AlignmentOptions):
         ge=0,
         description="beside L+ and L-: no class may have less than half of an equal share on the target, or one may "
         "take all (paper: 0)",
+    )
+    prototypes_weight: float = Field(
+        0.3,
+        ge=0,
+        description="weight of classifying f+ by the mean directions of the classes in the other domains (paper: 0)",
+    )
+    prototypes_threshold: float = Field(
+        0.9, ge=0, lt=1, description="probability from which on a target image has a class among the prototypes"
     )
     experts: bool = Field(True, description="one classifier per source reads pool(F) and teaches C")
     experts_shape_backbone: bool = Field(
@@ -160,6 +172,8 @@ class FAR(Method):
         losses |= self.alignment(aligned_mean, seen.enhanced, batch)
         if options.dre != "none":
             losses["dre"] = options.dre_weight * self.ranking_entropy(*ranked, batch)
+        if options.prototypes_weight:
+            losses["prototypes"] = options.prototypes_weight * self.prototypes(seen, batch)
         if self.experts is not None:
             taught = self.teach(batch, seen.whole)
             losses["experts"] = cross_entropy(taught, labels)
@@ -183,6 +197,15 @@ class FAR(Method):
         if options.dre_balance and batch.has_target:
             ranking = ranking + options.dre_balance * class_shortage(batch.split(enhanced)[1])
         return ranking
+
+    def prototypes(self, seen: Seen, batch: Batch) -> Tensor:
+        """f+ against the classes of other domains; a target image has the class that C is sure of."""
+        said = at_least_float32(seen.enhanced.detach()).softmax(dim=1)
+        labels, target = one_hot(batch.labels, said.shape[1]).to(said.dtype), batch.split(said)[1]
+        confidence, guessed = target.max(dim=1)
+        sure = (confidence >= self.options.prototypes_threshold).to(said.dtype)
+        guesses = sure[:, None] * one_hot(guessed, said.shape[1])
+        return prototype_loss(batch.by_domain(seen.f_plus), batch.by_domain(torch.cat((labels, guesses))))
 
     def teach(self, batch: Batch, whole: Tensor) -> Tensor:
         """Each expert's scores on its own source, (n_sources * b, classes)."""

@@ -15,6 +15,7 @@ from afield.networks.gates import (
     as_convolutions,
 )
 from afield.networks.heads import Classifier, Experts, Pool, classify_all, run_aside
+from afield.networks.joint import MultilinearMap, RandomisedMap, joint_map
 from afield.networks.stages import early_stages
 
 __all__ = [
@@ -29,8 +30,10 @@ __all__ = [
     "GateKind",
     "GatedSelection",
     "Layout",
+    "MultilinearMap",
     "NetworkOptions",
     "Pool",
+    "RandomisedMap",
     "SpatialGate",
     "arrange_batch_norm",
     "as_convolutions",
@@ -40,6 +43,7 @@ __all__ = [
     "classify_all",
     "early_stages",
     "hold_still",
+    "joint_map",
     "let_go",
     "map_shape",
     "mean_prediction",
