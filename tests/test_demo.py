@@ -85,7 +85,7 @@ def test_the_usual_target_has_no_labels_or_is_the_last():
 
 def test_far_needs_two_sources_and_says_so_before_the_baseline_is_trained():
     check_sources(domains(a=True, b=True, c=True), "c")
-    with pytest.raises(AfieldError, match="2 labelled domains or more beside the target 'c'.*has a;"):
+    with pytest.raises(AfieldError, match=r"2 labelled domains or more beside the target 'c'.*has a;"):
         check_sources(domains(a=True, c=True), "c")
 
 

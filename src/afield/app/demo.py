@@ -22,6 +22,8 @@ DATA, METHODS = "digits", ("baseline", "far")
 TARGET = "street"
 STEPS = 300
 """On photographs, unless the user says otherwise: enough to see what FAR does, and minutes on a GPU."""
+SHORT = {"training.lr": 0.005, "training.pretrained_rate": 1.0}
+"""Of a network that has seen ImageNet: in so few steps it does not settle at the rates of a long run."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,8 @@ def run_demo(
         config = choose_config(data, layers, [])
         if asked.get("steps") is None and config.data.image_size > SMALL_SIDE:
             asked["steps"] = min(config.training.steps, STEPS)
+        if config.network.starts_trained:
+            settings = SHORT | (settings or {})
     runs: dict[str, list[Run]] = {method: [] for method in METHODS}
     for (method, seed), folder in folders.items():
         run = train(

@@ -44,7 +44,7 @@ def demo(
     skip_bad: SkipBad = False,
     overwrite: Overwrite = False,
 ) -> None:
-    """Train the baseline and FAR, on the embedded digits or your photos, and compare them on a domain without labels."""
+    """Train the baseline and FAR on embedded digits or on your photos, and compare them on a domain without labels."""
     from afield.app.demo import run_demo
     from afield.app.demo_picture import picture
 
