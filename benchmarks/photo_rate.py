@@ -12,8 +12,8 @@ the same files, with as many images per batch, for the same time:
                  one image after the other; the step is written by hand, and eager
     dataloader, crop and mirror   the same without changes of colour, which take longest
 
-`seconds before` is what comes before the first step. For our first row that is decoding all files once, unless the cache
-has them, and putting them on the device; the second finds them there. Without a GPU nothing can be recorded.
+`seconds before` is what comes before the first step. For our first row that is decoding all files once, unless the
+cache has them, and putting them on the device; the second finds them there. Without a GPU nothing can be recorded.
 """
 
 import argparse
@@ -101,11 +101,11 @@ def measured(arguments: argparse.Namespace) -> dict[str, Any]:
             synchronise(device)
             before = time.perf_counter() - started
             rate, steps = rate_of(step, images, device, arguments)
-        rows.append(
-            {"path": name, "images_per_second": round(rate, 1), "steps": steps, "seconds_before": round(before, 1)}
-        )
+        row = {"path": name, "images_per_second": round(rate, 1), "steps": steps}
+        rows.append(row | {"seconds_before": round(before, 1)})
         print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
-        del step
+        del step  # with the processes behind it, which would slow down the next
+        gc.collect()
     usual = next(row["images_per_second"] for row in rows if row["path"] == "dataloader")
     return {
         "rows": [row | {"ratio": round(row["images_per_second"] / usual, 2)} for row in rows],
