@@ -18,7 +18,8 @@ from PIL import Image
 
 import afield
 from afield.app.cli import main
-from afield.app.demo import picture, run_demo
+from afield.app.demo import run_demo
+from afield.app.demo_picture import picture
 from afield.data import registry as data_registry
 from afield.data.domain import Split
 from afield.data.registry import load_data

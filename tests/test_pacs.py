@@ -1,5 +1,7 @@
 """PACS from small trees in the layouts of its users, and what is said where something is missing."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -7,6 +9,7 @@ import afield
 from afield.app.cli import main
 from afield.config.data import DataOptions
 from afield.config.layers import resolve
+from afield.config.plan import plan_jobs, read_plan_file
 from afield.config.protocols import find_protocol, published_figures
 from afield.data.entries import ImageEntry
 from afield.data.open import suggested_settings
@@ -17,6 +20,7 @@ from afield.data.task import make_task
 from afield.errors import AfieldError
 from support.published_files import load_small, small, write_lists
 
+ROOT = Path(__file__).parents[1]
 DOMAINS = ("art_painting", "cartoon", "photo", "sketch")
 TRAIN, HELD_OUT = {"dog": 4, "elephant": 3}, {"dog": 1, "elephant": 2}
 SPLITS = {"train": 7, "validation": 3}
@@ -170,3 +174,19 @@ def test_the_papers_recipe_and_figures():
     assert (config.training.batch_size, config.training.lr, config.training.schedule) == (10, 0.002, "cosine")
     assert not resolve({"data": {"name": "pacs"}, "network": {"weights": "mine.pt"}}).network.pretrained
     assert "pacs" in list_data()
+
+
+@pytest.mark.parametrize(("name", "task"), [("pacs-dg", "dg"), ("pacs-uda", "uda")])
+def test_the_plans_of_pacs_start_both_networks_from_files_and_treat_all_methods_alike(name, task):
+    jobs = plan_jobs(read_plan_file(ROOT / f"plans/{name}.toml"))
+    networks = {(job.config.network.backbone, job.config.network.weights) for job in jobs}
+    assert networks == {
+        ("tf_efficientnet_lite0", "weights/efficientnet_lite0.pth"), ("mobilenetv2_100", "weights/mobilenet_v2.pth")
+    }  # fmt: skip
+    assert not any(job.config.network.pretrained for job in jobs)
+    assert {(job.config.task.kind, job.config.data.image_size) for job in jobs} == {(task, 224)}
+    assert {(job.config.training.steps, job.config.training.batch_size, job.config.training.lr) for job in jobs} == {
+        (300, 32, 0.005)
+    }
+    assert {job.target for job in jobs} == set(DOMAINS)
+    assert {job.seed for job in jobs} == {0, 1, 2}

@@ -62,6 +62,18 @@ def test_a_plan_of_several_protocols_runs_each_row_under_those_it_names():
     assert (rotated.task.kind, rotated.data.image_size, rotated.training.lr) == ("dg", 28, 0.1)
 
 
+def test_settings_under_one_protocol_go_before_those_of_the_plan_and_after_those_of_a_row():
+    mine = {"label": "mine", "method": "dann", "settings": {"training.lr": 0.3}}
+    under = {"pairs/sv-mt": {"training.lr": 0.2, "network.weights": "a.pth"}}
+    jobs = jobs_of(rows=[*PLAN["rows"], mine], settings={"training.lr": 0.1}, protocol_settings=under)
+    found = {(job.place.label, job.place.protocol): job.config for job in jobs}
+    assert found["source only", "pairs/mt-mm"].training.lr == 0.1
+    assert found["source only", "pairs/mt-mm"].network.weights == ""
+    assert found["source only", "pairs/sv-mt"].training.lr == 0.2
+    assert found["source only", "pairs/sv-mt"].network.weights == "a.pth"
+    assert found["mine", "pairs/sv-mt"].training.lr == 0.3
+
+
 ROW = {"label": "mine", "method": "dann"}
 
 
@@ -73,6 +85,8 @@ ROW = {"label": "mine", "method": "dann"}
         ({"protocols": ["pairs/sv-mt", "pairs/sv-mt"]}, "names protocol 'pairs/sv-mt' twice"),
         ({"protocols": ["pairs/sv-mm"]}, "unknown protocol 'pairs/sv-mm'"),
         ({"targets": ["mt"]}, "targets are of one protocol"),
+        ({"protocol_settings": {"pairs/sv-mm": {}}}, "protocol_settings 'pairs/sv-mm'.*'pairs/sv-mt'"),
+        ({"protocol_settings": {"pairs/sv-mt": {"data.image_size": 9}}}, "the plan itself decides data.image_size"),
         ({"rows": [{**ROW, "protocols": ["pairs/mt-up"]}]}, "unknown protocol of row 'mine' 'pairs/mt-up'"),
         ({"rows": [ROW, ROW]}, "names row 'mine' twice"),
         ({"rows": [ROW, {**ROW, "protocols": ["pairs/sv-mt"]}]}, "names row 'mine' twice"),

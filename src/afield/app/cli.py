@@ -13,6 +13,7 @@ from afield import __version__
 from afield.app.bench_command import bench as bench_command
 from afield.app.compare_command import compare as compare_command
 from afield.app.config_command import config as config_command
+from afield.app.demo_command import demo as demo_command
 from afield.app.export_command import export as export_command
 from afield.app.model_commands import evaluate as evaluate_command
 from afield.app.model_commands import predict as predict_command
@@ -24,6 +25,7 @@ from afield.app.options import (
     Device,
     LearningRate,
     MethodName,
+    Overwrite,
     Pretrained,
     ReportedBy,
     Seed,
@@ -60,8 +62,6 @@ data_app = typer.Typer(
 )
 app.add_typer(data_app, name="data", epilog="Example: afield data show digits")
 
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a run that is already in the output folder.")]
-
 
 def print_version(asked: bool) -> None:
     """What --version does."""
@@ -82,20 +82,7 @@ def options(
         print(context.get_help())
 
 
-@app.command(epilog="Example: afield demo --out runs/demo")
-def demo(
-    folder: Annotated[Path, typer.Option("--out", help="Folder for the runs and the picture.")] = Path("runs/demo"),
-    target: Annotated[str, typer.Option(help="The domain to adapt to.")] = "street",
-    seeds: Annotated[int, typer.Option(min=1, help="Runs of each method, with seeds 0, 1, ...")] = 1,
-    overwrite: Overwrite = False,
-) -> None:
-    """Train the baseline and FAR on the embedded digits and compare them on a domain without labels."""
-    from afield.app.demo import picture, run_demo
-
-    result = run_demo(folder, target, seeds, overwrite=overwrite)
-    out.print(result.table())
-    picture(result, folder / "predictions.png")
-    out.print(f"checkpoints: {folder}/*/last.ckpt   picture: {folder / 'predictions.png'}")
+app.command("demo", epilog="Example: afield demo --out runs/demo")(demo_command)
 
 
 @app.command(

@@ -75,6 +75,7 @@ ChosenBy = Annotated[
 Settings = Annotated[
     list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Set one key of the config.")
 ]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a run that is already in the output folder.")]
 SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Leave out unreadable images and count them.")]
 
 

@@ -55,6 +55,8 @@ class PlanFile(BaseModel):
     methods: tuple[str, ...] = ()
     targets: tuple[str, ...] = ()
     settings: dict[str, Any] = {}
+    protocol_settings: dict[str, dict[str, Any]] = {}
+    """Settings of the runs under one of several protocols, by its name, such as the file with its network's weights."""
     rows: tuple[dict[str, Any], ...] = ()
     caption: str = ""
     """Printed under its table: what a reader must know, such as how much each row was tuned."""
@@ -65,7 +67,14 @@ class PlanFile(BaseModel):
             raise ValueError("a plan names one protocol, by protocol, or several, by protocols")
         if self.targets and self.protocols:
             raise ValueError("targets are of one protocol, and this plan has several: leave them out")
+        for name in self.protocol_settings:
+            if name not in (names := self.protocols or (self.protocol,)):
+                raise ValueError(str(unknown("protocol of protocol_settings", name, names)))
         return self
+
+    def settings_under(self, protocol: Protocol) -> tuple[Values, ...]:
+        """The settings of all runs under a protocol, as layers of a config; a later one goes before an earlier."""
+        return plan_settings(self.settings), plan_settings(self.protocol_settings.get(protocol.name, {}))
 
     def named_protocols(self) -> list[Protocol]:
         """The protocols it names, in its order."""
@@ -156,7 +165,8 @@ def plan_jobs(content: PlanFile) -> list[Job]:
         own = [row for row in rows if row.runs_under(protocol)]
         check_once("target", targets)
         check_once("row", [row.label for row in own])
-        jobs += [make_job(protocol, row, t, s, content.settings) for row, t, s in product(own, targets, content.seeds)]
+        settings = content.settings_under(protocol)
+        jobs += [make_job(protocol, row, t, s, settings) for row, t, s in product(own, targets, content.seeds)]
     check_labels(rows)
     return jobs
 
@@ -201,7 +211,7 @@ def check_once(what: str, names: Iterable[object]) -> None:
             raise AfieldError(f"the plan names {what} '{name}' twice")
 
 
-def make_job(protocol: Protocol, row: PlanRow, target: str, seed: int, settings: dict[str, Any]) -> Job:
+def make_job(protocol: Protocol, row: PlanRow, target: str, seed: int, settings: tuple[Values, ...]) -> Job:
     """One run, with its resolved config."""
     fixed: Values = {
         "data": {"name": protocol.data, "preset": protocol.preset},
@@ -209,7 +219,7 @@ def make_job(protocol: Protocol, row: PlanRow, target: str, seed: int, settings:
         "method": {"name": row.method}, "training": {"seed": seed},
     }  # fmt: skip
     try:
-        config = resolve(plan_settings(settings), plan_settings(row.settings), fixed)
+        config = resolve(*settings, plan_settings(row.settings), fixed)
     except AfieldError as error:
         raise AfieldError(f"row '{row.label}': {error}") from error
     if config.training.devices > 1:
