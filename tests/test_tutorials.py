@@ -74,8 +74,8 @@ class Blocks:
 def test_every_block_of_a_tutorial_runs(name, tmp_path, monkeypatch, call):
     monkeypatch.chdir(tmp_path)
     write_folder(Path("photos"), CAMERAS, suffix=".jpg")
-    if name == "deployment":  # which goes on with what your-own-images has trained
-        afield.train(data="photos", target="camera4", steps=2, out="runs/a", progress=False)
+    if name == "deployment":  # which goes on with what a user has trained
+        afield.train(data="photos", target="camera4", method="baseline", steps=2, out="runs/a", progress=False)
     blocks = list(Sybil(parsers=[Blocks(call)]).parse(TUTORIALS / f"{name}.md"))
     assert len(blocks) > 3
     for block in blocks:
