@@ -1,6 +1,7 @@
 """The tutorials' code runs as written, block after block, with fewer steps and on small images.
 
-A block with a title is a file. A `console` block has commands, after `$`, and what they print; `...` stands for anything.
+A block with a title is a file. A `console` block has commands, after `$`, and what they print; `...` stands for what
+differs.
 """
 
 import re
