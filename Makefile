@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test check format tables clean
+.PHONY: demo test check docs format tables clean
 
 demo: $(INSTALLED)
 	$(BIN)/afield demo --out runs/demo --overwrite
@@ -16,6 +16,11 @@ check: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(MAKE) docs
+
+# The site of docs/, in build/site. A link that leads nowhere, or a page that no menu has, is an error.
+docs: $(INSTALLED)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict  # not --quiet, which hides warnings from --strict
 
 format: $(INSTALLED)
 	$(BIN)/ruff check --fix .

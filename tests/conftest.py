@@ -4,6 +4,7 @@
 """
 
 import os
+import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -121,3 +122,17 @@ def digit5_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("AFIELD_DATA", str(tmp_path / "data"))
     monkeypatch.setenv("AFIELD_CACHE", str(tmp_path / "cache"))
     return fill(tmp_path / "data" / "digit5")
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """A real Chromium, where playwright and one are installed."""
+    playwright = pytest.importorskip("playwright.sync_api")
+    chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if chromium is None:
+        pytest.skip("there is no Chromium")
+    arguments = ["--no-sandbox"] if os.geteuid() == 0 else []  # which Chromium has not for root
+    with playwright.sync_playwright() as started:
+        opened = started.chromium.launch(executable_path=chromium, args=arguments)
+        yield opened
+        opened.close()

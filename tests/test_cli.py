@@ -413,23 +413,6 @@ def test_the_installed_command_is_this_one():
     assert project["scripts"] == {"afield": f"{main.__module__}:{main.__name__}"}
 
 
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        ("afield train --method far-c", ["far-channel-gate", "far-conv"]),
-        ("afield methods far-c", ["far-channel-gate", "far-conv"]),
-        ("afield data show digit", ["digit5", "digit5-m3sda", "digit5-padded", "digits"]),
-    ],
-)
-def test_a_shell_completes_names(words, expected):
-    asked = {"_AFIELD_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1)}
-    code = "import sys; sys.argv = ['afield']; from afield.app.cli import main; main()"
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=ENVIRONMENT | asked
-    )  # as the script that --show-completion prints calls it
-    assert done.stdout.split() == expected
-
-
 def test_names_that_a_terminal_cannot_show_are_escaped():
     for words in (
         ["table", ROOT / "results/digit5", "--plan", ROOT / "plans/digit5-paper.toml"],

@@ -1,17 +1,10 @@
 """The page in a real Chromium, where there is one: it asks for nothing, and answers to clicks and to the pointer."""
 
-import os
-import shutil
-
 import pytest
 
 from support.reporting import call
 
 pytest.importorskip("plotly")
-playwright = pytest.importorskip("playwright.sync_api")
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-if CHROMIUM is None:
-    pytest.skip("there is no Chromium", allow_module_level=True)
 SCHEMES = {1200: "light", 400: "dark"}
 
 
@@ -22,15 +15,6 @@ def address(train_toy, tmp_path_factory):
         train_toy(folder / method, method)
     assert call("report", folder / "far", folder / "baseline", "--out", folder / "page.html") == 0
     return (folder / "page.html").as_uri()
-
-
-@pytest.fixture(scope="module")
-def browser():
-    arguments = ["--no-sandbox"] if os.geteuid() == 0 else []  # which Chromium has not for root
-    with playwright.sync_playwright() as started:
-        opened = started.chromium.launch(executable_path=CHROMIUM, args=arguments)
-        yield opened
-        opened.close()
 
 
 @pytest.fixture(scope="module", params=SCHEMES)

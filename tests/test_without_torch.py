@@ -1,6 +1,7 @@
 """Commands that need no torch do not import it, nor other slow libraries: they must answer at once."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -50,6 +51,18 @@ def call(*words):
 )
 def test_a_command_that_needs_no_slow_library_imports_none(words):
     assert call(*words) == [0, []]
+
+
+@pytest.mark.parametrize("words", ["train --method f", "train --data d", "table runs --protocol d"])
+def test_completion_imports_no_slow_library(words):
+    asked = {
+        "_AFIELD_COMPLETE": "complete_bash",
+        "COMP_WORDS": f"afield {words}",
+        "COMP_CWORD": str(len(words.split())),
+    }
+    done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, env=os.environ | asked)
+    assert done.stdout.split(), "it offers something"
+    assert json.loads(done.stderr.splitlines()[-1]) == [0, []]
 
 
 def test_data_show_imports_no_torch(tmp_path):

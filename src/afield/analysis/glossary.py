@@ -1,4 +1,6 @@
-"""What the words of a report mean."""
+"""What afield's words mean: those of a report, and those that only the documents use."""
+
+from afield.config.selectors import MEANINGS, NEED_TARGET
 
 GLOSSARY = {
     "accuracy": "the share of test images whose class is predicted rightly.",
@@ -38,3 +40,38 @@ GLOSSARY = {
     "multiply-adds": "multiplications with an addition each in products and convolutions, for one image.",
     "checkpoint": "the file with the network's weights after some step.",
 }
+"""The words of a report."""
+
+_OF_DOCUMENTS = {
+    "method": "how a network is trained for a target: its parts and its losses. `afield methods` lists them.",
+    "task": "what is to be learned: UDA or DG, from which sources, for which target.",
+    "split": "the images of a domain that serve one purpose: training, validation or testing.",
+    "backbone": "the network that makes a map F of an image, such as resnet18.",
+    "neck": "fully connected layers at the end of the backbone; often there are none.",
+    "head, classifier": "the layers that make one score per class of a feature.",
+    "gate": "a small network that gives the channels and positions of a map weights, and so selects from it.",
+    "alignment": "making features of different domains alike, so that what is learned in one holds in another.",
+    "restoration": "giving back to A what helps to classify and was lost by alignment.",
+    "adversary": "a classifier that learns to tell domains apart, while the features learn to make it fail.",
+    "experts": "FAR's classifiers of single sources; training needs them, inference does not.",
+    "ramp": "the rise of a loss's weight from 0 to its full value in the course of training.",
+    "step": "one update of the weights by one batch.",
+    "evaluation": "a measurement of the network on test images, every so many steps and at the end of a run.",
+    "run": "one training, from a config and a seed, in a folder of its own.",
+    "record": "what a run writes down about itself, one JSON object per line. Tables are made from records alone.",
+    "config": "all settings of a run. `afield config` prints it, each key with what it does.",
+    "preset": "settings that go together under a name: those that suit a data set, or that a method's name stands for.",
+    "protocol": "data, task, targets and settings under a name. Only figures of one protocol can be compared.",
+    "plan": "a TOML file that names a protocol, methods and seeds: what `afield bench` trains.",
+    "seed": "the number that everything random in a run follows from.",
+    "oracle": "the selector that looks at the target's labels: a bound on what choosing can reach, never a result.",
+    "calibration": "whether predictions of some confidence are right as often as they claim; ECE measures it.",
+    "manifest": "a CSV or Parquet file that lists images, with domain, label and split of each.",
+}
+_OF_SELECTORS = {
+    f"{name} (selector)" if name in GLOSSARY else name: f"the selector that takes {MEANINGS[name]}."
+    for name in NEED_TARGET
+}
+
+ALL_WORDS = dict(sorted((GLOSSARY | _OF_DOCUMENTS | _OF_SELECTORS).items(), key=lambda entry: entry[0].casefold()))
+"""Every word, in the order of the alphabet."""

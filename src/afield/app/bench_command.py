@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from afield.app.completion import one_of
 from afield.errors import AfieldError, unknown
 
 # Which options an engine has beside those that all have.
@@ -33,7 +34,12 @@ def bench(
         typer.Option(metavar="RECORDS", help="More records for --dry-run to estimate from; may be repeated."),
     ] = None,
     engine: Annotated[
-        str, typer.Option(metavar="local|ray|slurm", help="Train on this machine, on a Ray cluster, or under Slurm.")
+        str,
+        typer.Option(
+            metavar="local|ray|slurm",
+            help="Train on this machine, on a Ray cluster, or under Slurm.",
+            autocompletion=one_of(OWN_OPTIONS),
+        ),
     ] = "local",
     retries: Annotated[
         int | None, typer.Option(min=0, help="How often a run is tried again whose process was lost; default: 2.")

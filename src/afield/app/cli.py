@@ -12,6 +12,7 @@ import typer
 from afield import __version__
 from afield.app.bench_command import bench as bench_command
 from afield.app.compare_command import compare as compare_command
+from afield.app.completion import data_names, method_names
 from afield.app.config_command import config as config_command
 from afield.app.demo_command import demo as demo_command
 from afield.app.export_command import export as export_command
@@ -36,8 +37,6 @@ from afield.app.options import (
     Target,
     Task,
     Weights,
-    data_names,
-    method_names,
     name_of_method,
     parsed_settings,
     parsed_sources,
@@ -210,7 +209,7 @@ def show(
 
 
 @data_app.command(epilog="Example: afield data download digit5")
-def download(name: Annotated[str, typer.Argument(help="Data set.")]) -> None:
+def download(name: Annotated[str, typer.Argument(help="Data set.", autocompletion=data_names)]) -> None:
     """Download a data set into the folder in AFIELD_DATA (default: data), and say what must be added by hand."""
     from afield.data.digit5.download import download_digit5
     from afield.data.digit5.m3sda import LAYOUT, PAGE
@@ -237,7 +236,8 @@ def main() -> None:
     warnings.formatwarning = one_line
     try:
         with termination_raised():
-            code = app(standalone_mode=False) or 0
+            # Named, so that `python -m afield` completes and helps as `afield` does.
+            code = app(prog_name="afield", standalone_mode=False) or 0
         if code == INTERRUPTED:
             say_stopped("interrupted")
         sys.exit(code)

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from afield.app.completion import data_names, several_methods
 from afield.app.options import (
     Backbone,
     BatchSize,
@@ -19,7 +20,6 @@ from afield.app.options import (
     Sources,
     Steps,
     Weights,
-    data_names,
     name_of_method,
     parsed_settings,
     parsed_sources,
@@ -33,7 +33,9 @@ def compare(
     data: Annotated[str, typer.Argument(help="Data set, folder or file.", autocompletion=data_names)],
     target: Annotated[str, typer.Option(help="Domain to adapt to.")],
     folder: Annotated[Path, typer.Option("--out", help="Folder for the runs, one folder per method.")],
-    methods: Annotated[str, typer.Option(metavar="NAME,NAME", help="Methods to train.")] = USUAL,
+    methods: Annotated[
+        str, typer.Option(metavar="NAME,NAME", help="Methods to train.", autocompletion=several_methods)
+    ] = USUAL,
     labelled: Annotated[
         Path | None, typer.Option(help="CSV of a few target images (path, label), used for choosing only.")
     ] = None,

@@ -5,7 +5,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from afield.app.options import CheckpointFile, MethodAgain, data_names, name_of_method
+from afield.app.completion import data_names, one_of
+from afield.app.export.formats import SUFFIXES
+from afield.app.options import CheckpointFile, MethodAgain, name_of_method
 
 if TYPE_CHECKING:
     from afield.app.export.int8 import Compared
@@ -16,7 +18,12 @@ def export(
     file: Annotated[Path, typer.Option("--out", help="File to write: .onnx, .pt2 (torch) or .safetensors.")],
     form: Annotated[
         str,
-        typer.Option("--format", metavar="onnx|torch|safetensors", help="torch: a program of torch.export."),
+        typer.Option(
+            "--format",
+            metavar="onnx|torch|safetensors",
+            help="torch: a program of torch.export.",
+            autocompletion=one_of(SUFFIXES),
+        ),
     ] = "onnx",
     int8: Annotated[
         bool, typer.Option("--int8", help="Whole numbers of eight bits in place of floats (onnx).")

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from afield.app.options import ChosenBy, MethodAgain, SkipBad, data_names, name_of_method
+from afield.app.completion import data_names
+from afield.app.options import ChosenBy, MethodAgain, SkipBad, name_of_method
 from afield.app.screen import wide_screen
 
 CheckpointFile = Annotated[Path, typer.Argument(help="A run's folder, such as runs/x, or a checkpoint of it.")]

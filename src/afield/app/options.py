@@ -5,30 +5,20 @@ from typing import Annotated, Any
 
 import typer
 
+from afield.app.completion import data_names, method_names, one_of
 from afield.config.selectors import LABEL_FREE
 from afield.errors import AfieldError
-
-
-def method_names(incomplete: str) -> list[str]:
-    """For a shell's completion."""
-    from afield.config.catalogue import list_methods
-
-    return [name for name in list_methods() if name.startswith(incomplete.lower())]
-
-
-def data_names(incomplete: str) -> list[str]:
-    """For a shell's completion."""
-    from afield.data.registry import list_data
-
-    return [name for name in list_data() if name.startswith(incomplete)]
-
 
 Data = Annotated[
     str | None,
     typer.Option(help="Data set, folder or file; see `afield data`; default: digits.", autocompletion=data_names),
 ]
 Task = Annotated[
-    str | None, typer.Option(help="uda (trains on target images without labels; default) or dg (without them).")
+    str | None,
+    typer.Option(
+        help="uda (trains on target images without labels; default) or dg (without them).",
+        autocompletion=one_of(("uda", "dg")),
+    ),
 ]
 Target = Annotated[str | None, typer.Option(help="Domain to adapt to.")]
 Sources = Annotated[
@@ -65,12 +55,18 @@ ConfigFile = Annotated[Path | None, typer.Option(help="TOML file of settings; op
 ReportedBy = Annotated[
     str,
     typer.Option(
-        "--selector", help=f"Which evaluation of a run counts: {', '.join(LABEL_FREE)}; see docs/choosing.md."
+        "--selector",
+        help=f"Which evaluation of a run counts: {', '.join(LABEL_FREE)}; see docs/choosing.md.",
+        autocompletion=one_of(LABEL_FREE),
     ),
 ]
 ChosenBy = Annotated[
     str | None,
-    typer.Option("--selector", help="Of a run's folder, the checkpoint this selector chose; default: last."),
+    typer.Option(
+        "--selector",
+        help="Of a run's folder, the checkpoint this selector chose; default: last.",
+        autocompletion=one_of(LABEL_FREE),
+    ),
 ]
 Settings = Annotated[
     list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Set one key of the config.")

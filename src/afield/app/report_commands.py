@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from afield.app.completion import one_of
 from afield.app.options import MethodAgain, name_of_method
 from afield.errors import AfieldError, unknown
 
@@ -48,11 +49,17 @@ def report(
 
 
 def figure(
-    kind: Annotated[str, typer.Argument(metavar="|".join(KINDS), help="What to draw.")],
+    kind: Annotated[str, typer.Argument(metavar="|".join(KINDS), help="What to draw.", autocompletion=one_of(KINDS))],
     runs: Runs,
     file: Annotated[Path, typer.Option("--out", help="The .pdf, .svg or .png file to write.")],
     coloured_by: Annotated[
-        str, typer.Option("--colour", metavar="domain|class", help="What the colours of tsne stand for.")
+        str,
+        typer.Option(
+            "--colour",
+            metavar="domain|class",
+            help="What the colours of tsne stand for.",
+            autocompletion=one_of(COLOURED_BY),
+        ),
     ] = "domain",
     method: MethodAgain = None,
 ) -> None:

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from afield.app.completion import protocol_names
 from afield.app.options import ReportedBy
 from afield.app.screen import wide_screen
 from afield.errors import AfieldError
@@ -18,7 +19,10 @@ def table(
     latex: Annotated[bool, typer.Option("--latex", help="Print LaTeX, with the best figures marked.")] = False,
     csv: Annotated[bool, typer.Option("--csv", help="Print CSV, one line per figure.")] = False,
     selector: ReportedBy = "last",
-    protocol: Annotated[str | None, typer.Option(help="The protocol, where the records have several.")] = None,
+    protocol: Annotated[
+        str | None,
+        typer.Option(help="The protocol, where the records have several.", autocompletion=protocol_names),
+    ] = None,
     plan: Annotated[Path | None, typer.Option(help="Show only the runs of this plan, with its caption.")] = None,
     row: Annotated[
         list[str] | None, typer.Option(metavar="ROW", help="Show only this row; may be repeated; default: all.")
