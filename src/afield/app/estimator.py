@@ -24,6 +24,7 @@ from afield.data.paths import from_paths
 from afield.errors import AfieldError
 from afield.methods.registry import AnyMethod
 from afield.results.run import Run
+from afield.training.callbacks import Callback
 from afield.training.devices import accelerator
 
 MEANS = "sample_domain has a number for each image: above 0 for a source, below 0 for the target, such as 1, 2 and -3"
@@ -66,6 +67,7 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         out: str | Path | None = None,
         overwrite: bool = False,
         progress: bool = False,
+        callbacks: Sequence[Callback] = (),
     ) -> None:
         self.method = method
         self.backbone = backbone
@@ -81,6 +83,7 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.out = out
         self.overwrite = overwrite
         self.progress = progress
+        self.callbacks = callbacks
 
     def fit(self, X: Any, y: Any, sample_domain: ArrayLike | None = None) -> Self:
         """Train on the sources' images and labels and, where there is a target, on its images."""
@@ -103,7 +106,7 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 data, "uda" if target else "dg", target, self.method, self.steps, self._seed(), folder,
                 backbone=self.backbone, pretrained=self.pretrained, weights=self.weights, lr=self.lr,
                 batch_size=self.batch_size, device=self.device, settings=self.settings, overwrite=self.overwrite,
-                selector=self.selector, progress=self.progress,
+                selector=self.selector, progress=self.progress, callbacks=self.callbacks,
             )  # fmt: skip
             model = load(run.checkpoint)
         self.classes_, self.run_ = classes, run

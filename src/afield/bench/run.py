@@ -19,6 +19,7 @@ from afield.data.registry import check_data, load_data
 from afield.data.task import make_task
 from afield.errors import AfieldError, unknown
 from afield.networks import check_backbone
+from afield.training.loggers import check_loggers
 from afield.training.processes import check_guarded
 
 Engine = Callable[[list[Assignment], Watcher], Outcomes]
@@ -107,6 +108,7 @@ def read_plan(path: Path) -> list[Job]:
         task, _ = make_task(data[job.config.data.name], job.config.task.kind, job.target, job.config.task.sources)
         check_sources(find_entry(job.config.method_name), len(task.sources))
         check_backbone(job.config.network.backbone)
+        check_loggers(job.config.training.loggers)
     return jobs
 
 
