@@ -76,21 +76,21 @@ class Listeners:
         """Steps were taken; all losses are copied from the device at once."""
         if self._started and self.want_losses:
             values = torch.stack([value.detach().float() for value in losses.values()]).tolist()
-            self._tell_all("on_losses", step, dict(zip(losses, values, strict=True)))
+            for one in self._started:
+                if not self._tell(one, "on_losses", step, dict(zip(losses, values, strict=True))):
+                    return
 
     def evaluated(self, evaluation: Record) -> None:
         """An evaluation was recorded."""
-        self._tell_all("on_evaluation", deepcopy(evaluation))  # the loop chooses by its own, whatever they do with it
+        for one in self._started:
+            # A copy for each: the loop chooses by its own, whatever they do with theirs.
+            if not self._tell(one, "on_evaluation", deepcopy(evaluation)):
+                return
 
     def ended(self, error: BaseException | None) -> None:
         """The run is over. All are told, even if one of them raises."""
         while self._started:
             self._tell(self._started.pop(0), "on_end", error)
-
-    def _tell_all(self, event: str, *what: Any) -> None:
-        for one in self._started:
-            if not self._tell(one, event, *what):
-                return
 
     def _tell(self, one: Callback, event: str, *what: Any) -> bool:
         """Whether it went well."""
