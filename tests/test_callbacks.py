@@ -131,11 +131,11 @@ def test_of_several_processes_the_first_calls_and_all_end_together(tmp_path):
     file = tmp_path / "told"
     with pytest.raises(afield.AfieldError, match=r"^callback Filing has ended the run in on_evaluation: .* enough$"):
         afield.train(
-            "digits", "uda", "uci", "baseline", 6, 0, tmp_path / "x", settings=two | every(2, 3), progress=False,
-            callbacks=[Filing(file, 4)],
+            "digits", "uda", "uci", "baseline", 4, 0, tmp_path / "x", settings=two | every(2, 3), progress=False,
+            callbacks=[Filing(file, 2)],
         )  # fmt: skip
-    assert file.read_text().split() == ["2", "4", '"AfieldError"']
-    assert load_checkpoint(tmp_path / "x/last.ckpt").step == 4
+    assert file.read_text().split() == ["2", '"AfieldError"']
+    assert load_checkpoint(tmp_path / "x/last.ckpt").step == 2
 
 
 @pytest.mark.parametrize("given", [[print], [afield.Callback], afield.Callback(), "mine"])
