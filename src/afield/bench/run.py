@@ -1,8 +1,8 @@
 """Running a plan: runs that are not recorded yet are trained and recorded; a failed run does not stop the others."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -14,7 +14,9 @@ from afield.bench.outcome import Failed
 from afield.bench.progress import BenchProgress
 from afield.bench.shard import parse_shard
 from afield.config.catalogue import check_sources, find_entry
+from afield.config.layers import keeping
 from afield.config.plan import Job, plan_jobs, read_plan_file
+from afield.config.selectors import check_selector
 from afield.data.registry import check_data, load_data
 from afield.data.task import make_task
 from afield.errors import AfieldError, unknown
@@ -49,6 +51,7 @@ def run_bench(
     address: str | None = None,
     gpus_per_run: float | None = None,
     cpus_per_run: float = 1,
+    keep: Sequence[str] = (),
     progress: bool = True,
 ) -> BenchResult:
     """Run the jobs of a plan's file that the folder `out` has no record of yet, and record them there.
@@ -62,6 +65,9 @@ def run_bench(
 
     A process that is killed, or makes no progress for `stall_minutes` (30 by default), is replaced, and its run is
     tried again up to `retries` times. With `stall_minutes` given, one worker too gets a process of its own.
+
+    `keep` names selectors, such as "last", whose checkpoints are kept: a recorded run's folder then moves from `runs`
+    to `kept` in `out`. Without it no checkpoint of a recorded run stays.
     """
     check_guarded()
     if workers is not None and workers < 1:
@@ -80,8 +86,8 @@ def run_bench(
         raise unknown("engine", engine, ("local", "ray"))
     part = parse_shard(shard) if shard else None
     jobs = read_plan(Path(plan))
-    jobs = part.of(jobs) if part else jobs
-    with open_folder(Path(out), part) as folder:
+    jobs = [keeping_job(job, keep) for job in (part.of(jobs) if part else jobs)]
+    with open_folder(Path(out), part, keep) as folder:
         for name in data_of(jobs):
             folder.check_data(name, load_data(name).checksum())
         missing = [job for job in jobs if not folder.holds(job)]
@@ -91,6 +97,10 @@ def run_bench(
         with BenchProgress(folder, jobs, missing, progress) as shown:
             try:
                 failures = work(missing, folder, carry_out, shown)
+                if gone := sum(folder.holds(job) and folder.lacks_checkpoints(job) for job in jobs):
+                    shown.say(
+                        f"note: {gone} of the recorded runs lack checkpoints to keep, which training them anew gives"
+                    )
             except (KeyboardInterrupt, SystemExit):
                 shown.say(f"{sum(map(folder.holds, jobs))} of {len(jobs)} runs are recorded in {folder.records}")
                 raise
@@ -110,6 +120,15 @@ def read_plan(path: Path) -> list[Job]:
         check_backbone(job.config.network.backbone)
         check_loggers(job.config.training.loggers)
     return jobs
+
+
+def keeping_job(job: Job, selectors: Sequence[str]) -> Job:
+    """The same run, with a checkpoint of each of these selectors."""
+    config = job.config
+    for selector in selectors:
+        check_selector(selector)
+        config = keeping(config, selector)
+    return replace(job, config=config)
 
 
 def data_of(jobs: list[Job]) -> list[str]:
