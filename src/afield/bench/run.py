@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 
 from afield.bench.engines import Assignment, Outcomes, Patience, Watcher
@@ -75,11 +76,13 @@ def run_bench(
     patience = Patience(retries) if stall_minutes is None else Patience(retries, stall_minutes)
     carry_out: Engine
     if engine == "ray":
-        from afield.bench.on_ray import Cluster, work_on_ray
+        from afield.bench.on_ray import MISSING, Cluster, work_on_ray
 
         if workers is not None:
             raise AfieldError("on Ray the resources per run decide how many are at work: gpus_per_run, cpus_per_run")
         carry_out = partial(work_on_ray, cluster=Cluster(address, gpus_per_run, cpus_per_run), patience=patience)
+        if find_spec("ray") is None:
+            raise AfieldError(MISSING)
     elif engine == "local":
         carry_out = partial(work_locally, workers=workers, watched=stall_minutes is not None, patience=patience)
     else:
