@@ -141,6 +141,16 @@ def test_a_missing_package_is_one_line_before_anything_is_read_or_written(name, 
     assert not (tmp_path / "bench").exists()
 
 
+@pytest.mark.parametrize("damaged", ["", "[]", "{", '{"wandb": "../*"}', '{"wandb": 3}', "null"])
+def test_of_a_damaged_list_of_names_nothing_is_taken_and_nothing_removed(tmp_path, damaged):
+    folder = RunFolder(tmp_path)
+    (folder.wandb / "offline-run-20260101_000000-theirs").mkdir(parents=True)
+    folder.loggers.write_text(damaged)
+    assert folder.logger_ids == {}
+    folder.clear()
+    assert (folder.wandb / "offline-run-20260101_000000-theirs").is_dir()
+
+
 def test_an_unknown_logger_is_refused_with_the_names_there_are(train_toy, tmp_path):
     with pytest.raises(afield.AfieldError, match=r"training\.loggers.*tensorboard.*wandb.*mlflow"):
         train_toy(tmp_path / "x", settings={"training.loggers": ("tensorbord",)})

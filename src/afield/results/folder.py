@@ -117,7 +117,10 @@ class RunFolder:
 
     def _clear_wandb(self) -> None:
         """Remove the folders of this run of W&B, and what W&B has put beside them."""
-        for folder in self.wandb.glob(f"*run-*-{self.logger_ids.get('wandb', '?')}*"):
+        known_as = self.logger_ids.get("wandb")
+        if known_as is None:
+            return
+        for folder in self.wandb.glob(f"*run-*-{known_as}*"):
             if not folder.is_symlink():
                 shutil.rmtree(folder)
         for name in ("latest-run", "debug.log", "debug-internal.log"):
