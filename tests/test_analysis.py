@@ -58,6 +58,13 @@ def test_a_run_that_was_cut_or_still_trains_says_so(train_toy, tmp_path):
         assert read_named([tmp_path / "cut"])[0].histories[0].state == "going"
 
 
+def test_a_run_that_stopped_early_says_after_how_many_steps(run):
+    header, *rest = read_records(run.folder / "records.jsonl")
+    assert history_of([header, *rest], "x").condition == "ended after 12 steps"
+    header["config"]["training"] |= {"steps": 40, "patience": 2}
+    assert history_of([header, *rest], "x").condition == "stopped early, after 12 of 40 steps"
+
+
 def test_records_that_are_not_those_of_a_run_are_one_line(run):
     header, *rest = read_records(run.folder / "records.jsonl")
     damaged = [{key: value for key, value in header.items() if key != "config"}, *rest]

@@ -83,6 +83,13 @@ def test_what_no_engine_can_do_is_refused_at_once(tmp_path, options, message):
         run_bench(tmp_path / "no-plan.toml", tmp_path / "out", **options)
 
 
+def test_without_ray_its_engine_is_refused_before_the_plan_is_read(tmp_path, monkeypatch):
+    monkeypatch.setattr("afield.bench.run.find_spec", lambda name: None)
+    with pytest.raises(AfieldError, match=r"^the engine ray needs Ray: pip install 'afield\[ray\]'$"):
+        run_bench(tmp_path / "no-plan.toml", tmp_path / "out", engine="ray")
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_node_that_does_not_see_the_folder_trains_in_one_of_its_own(toy, tmp_path, monkeypatch):
     register_toy_protocol(toy, monkeypatch)
     monkeypatch.setattr(HeldSignals, "insistent", True)

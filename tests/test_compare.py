@@ -136,6 +136,14 @@ def test_the_command_prints_a_table_and_a_verdict_and_names_what_failed(compared
     assert stopped.value.code == 0
     assert found.verdict in printed
     assert f"checkpoint: {out / 'chosen.ckpt'}" in printed
+    assert f"report: {out / 'report.html'}" in printed
+    page = (out / "report.html").read_text("utf-8")
+    assert page.index(found.order[0]) < page.index(found.order[1])
+    monkeypatch.setitem(sys.modules, "plotly", None)
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    assert stopped.value.code == 0
+    assert 'no report: a report needs plotly and jinja2: pip install "afield[report]"' in capsys.readouterr().out
 
 
 def test_one_method_is_not_a_comparison(tmp_path):

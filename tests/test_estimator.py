@@ -15,6 +15,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import afield
 from conftest import SMALL, toy_data
+from support.images import write_folder
 
 NUMBERS = {"day": 1, "dusk": 2, "fog": 3, "night": -4}
 
@@ -179,6 +180,42 @@ def test_a_temporary_run_leaves_nothing_and_a_named_one_stays(fitted, toy, tmp_p
     estimator.set_params(overwrite=True).fit(X, y, sample_domain=sample_domain)
 
 
+def test_a_data_set_is_fitted_by_the_names_of_its_domains_and_a_split_of_it_predicted():
+    data = toy_data()
+    fitted = small().fit(data, sample_domain={"day": 1, "fog": 2, "night": -3})
+    assert set(fitted.run_.accuracy) == {"day", "fog", "night"}, "domains without a number are left out"
+    assert fitted.classes_.tolist() == list(data.classes)
+    split = data["night"].test
+    pixels = split.images.read(np.arange(len(split)))
+    assert np.array_equal(fitted.predict(split), fitted.predict(pixels))
+    np.testing.assert_allclose(fitted.predict_proba(split), fitted.predict_proba(pixels), atol=1e-6)
+
+
+def test_a_folder_is_a_data_set(tmp_path):
+    cameras = {name: {"bus": 4, "car": 4} for name in ("camera1", "camera2")}
+    write_folder(tmp_path / "photos", cameras | {"camera4": 5})
+    fitted = small(steps=1).fit(tmp_path / "photos", sample_domain={"camera1": 1, "camera2": 1, "camera4": -1})
+    assert fitted.classes_.tolist() == ["bus", "car"]
+    assert fitted.run_.accuracy["camera4"] is None
+    assert len(fitted.predict(sorted((tmp_path / "photos/camera4").iterdir()))) == 5
+
+
+@pytest.mark.parametrize(
+    ("y", "sample_domain", "message"),
+    [
+        (["bus"], {"day": 1, "dusk": 2}, "a data set has labels of its own"),
+        (None, None, "numbers by the names of its domains"),
+        (None, [1, 2, -3], "numbers by the names of its domains"),
+        (None, {"day": 1, "dusk": 2, "fog": -1, "night": -2}, "has 2 targets"),
+        (None, {"day": 0, "dusk": 2}, "sample_domain has 0"),
+    ],
+)
+def test_a_data_set_whose_domains_are_not_said_is_a_value_error_in_one_line(y, sample_domain, message):
+    with pytest.raises(ValueError, match=message) as raised:
+        small().fit(toy_data(), y, sample_domain=sample_domain)
+    assert "\n" not in str(raised.value)
+
+
 def test_without_a_target_it_generalizes_and_classes_keep_their_type(toy):
     X, y, sample_domain = toy
     sources = sample_domain > 0
@@ -222,7 +259,7 @@ def test_images_may_be_files(toy, tmp_path):
         (lambda X, y, d: (X, np.arange(len(y)) / 2, d), "Unknown label type"),
         (lambda X, y, d: (X, np.where(y == "down", "", y), d), "is empty"),
         (lambda X, y, d: (X.transpose(0, 3, 1, 2), y, d), "channels come last"),
-        (lambda X, y, d: ("photos", y, d), "an array or a list of arrays, not str"),
+        (lambda X, y, d: ("photos", y, d), "a data set has labels of its own"),
     ],
 )
 def test_what_cannot_be_learned_from_is_a_value_error_in_one_line(toy, change, message):

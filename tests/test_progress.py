@@ -6,8 +6,9 @@ import pytest
 import torch
 from rich.console import Console
 
+from afield.training.callbacks import RunStart
+from afield.training.loggers.tensorboard import TensorBoardLogger
 from afield.training.progress import RunProgress, accuracies
-from afield.training.tensorboard import Board
 
 EVALUATION = {
     "step": 50,
@@ -79,9 +80,11 @@ def test_a_terminals_line_breaks_between_words_only(width):
 
 
 def test_tensorboard_gets_no_accuracy_where_there_is_none(tmp_path):
-    with Board(tmp_path, 0) as board:
-        board.write(UNLABELLED)
-    (file,) = tmp_path.iterdir()
+    logger = TensorBoardLogger()
+    logger.on_start(RunStart(tmp_path, {}, 0, 100, shown=False))
+    logger.on_evaluation(UNLABELLED)
+    logger.on_end(None)
+    (file,) = (tmp_path / "tensorboard").iterdir()
     assert b"sources/day" in file.read_bytes()
     assert b"target/night" not in file.read_bytes()
 

@@ -154,7 +154,7 @@ def test_every_promised_name_exists_and_others_do_not():
     promised = {
         "train", "load", "create_method", "run_bench", "list_methods", "list_data", "register_method", "register_data",
         "from_arrays", "Method", "MethodOptions", "Batch", "Losses", "Learning", "Shape", "Domain", "DomainSet",
-        "Split", "Run", "Model", "Classifier", "AfieldError",
+        "Split", "Run", "Model", "Classifier", "Callback", "AfieldError",
     }  # fmt: skip
     assert set(afield.__all__) == set(afield._HOMES) == promised
     assert {*promised, "__version__"} == set(dir(afield))
@@ -221,3 +221,24 @@ def test_python_errors_name_no_options_of_the_command_line(home, run, monkeypatc
         with pytest.raises(afield.AfieldError) as caught:
             call()
         assert "--" not in str(caught.value)
+
+
+def test_a_models_and_a_data_sets_text_is_short(run):
+    assert repr(afield.load("runs/x")) == "Model('far', 'digit', 10 classes, images of 32 x 32, step 4)"
+    images = np.random.default_rng(0).integers(0, 256, (40, 8, 8, 3), np.uint8)
+    many = afield.from_arrays(images, ["a", "b"] * 20, [f"camera{number // 4}" for number in range(40)])
+    assert repr(many["camera3"]) == "Domain('camera3', train=2, test=2)"
+    assert repr(many["camera3"].train) == "Split(2 images, labelled)"
+    assert repr(many).startswith("DomainSet('arrays', 2 classes, images {camera0: 4, camera1: 4,")
+    assert repr(many).endswith(", camera7: 4, 2 more})")
+    assert len(repr(afield.Classifier(steps=4))) < 40
+
+
+def test_a_runs_history_is_a_table_of_its_evaluations(run, monkeypatch):
+    history = run.history()
+    assert (history.index.name, list(history.index)) == ("step", [line["step"] for line in run.records[1:-1]])
+    assert history["target/street"].iloc[-1] == run.accuracy["street"]
+    assert {"loss/classification", "sources/mnist", "schedule/lr"} <= set(history.columns)
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(afield.AfieldError, match=r"^a run's history needs pandas: pip install pandas$"):
+        run.history()

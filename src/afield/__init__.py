@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from afield.methods.method import Learning, Losses, Method, Shape
     from afield.methods.registry import register_method
     from afield.results.run import Run
+    from afield.training.callbacks import Callback
 
 # OpenMP reads it when torch is first imported. On a busy machine, threads that wait by spinning slow each other down
 # several times; so afield is best imported before torch.
@@ -34,6 +35,7 @@ __version__ = "0.2.0"
 __all__ = [
     "AfieldError",
     "Batch",
+    "Callback",
     "Classifier",
     "Domain",
     "DomainSet",
@@ -59,6 +61,7 @@ __all__ = [
 _HOMES = {
     "AfieldError": "errors",
     "Batch": "data.batches",
+    "Callback": "training.callbacks",
     "Classifier": "app.estimator",
     "Domain": "data.domain",
     "DomainSet": "data.domain",

@@ -71,7 +71,12 @@ class History:
     def condition(self) -> str:
         """The run's state in words."""
         if self.state == "ended":
-            return f"ended after {self.planned_steps} steps"
+            early = self.steps and self.steps[-1] < self.planned_steps  # by training.patience
+            return (
+                f"stopped early, after {self.steps[-1]} of {self.planned_steps} steps"
+                if early
+                else f"ended after {self.planned_steps} steps"
+            )
         reached = (
             f"evaluated up to step {self.steps[-1]} of {self.planned_steps}" if self.steps else "no evaluation yet"
         )

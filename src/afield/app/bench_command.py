@@ -11,9 +11,9 @@ from afield.errors import AfieldError, unknown
 
 # Which options an engine has beside those that all have.
 OWN_OPTIONS = {
-    "local": {"--workers", "--shard", "--retries", "--stall"},
-    "ray": {"--shard", "--retries", "--stall", "--address", "--gpus-per-run", "--cpus-per-run"},
-    "slurm": {"--workers", "--retries", "--stall", "--shards", "--sbatch", "--submit"},
+    "local": {"--workers", "--shard", "--retries", "--stall", "--keep"},
+    "ray": {"--shard", "--retries", "--stall", "--keep", "--address", "--gpus-per-run", "--cpus-per-run"},
+    "slurm": {"--workers", "--retries", "--stall", "--keep", "--shards", "--sbatch", "--submit"},
 }
 
 
@@ -47,6 +47,10 @@ def bench(
     stall: Annotated[
         float | None, typer.Option(metavar="MINUTES", help="A run without progress for so long hangs; default: 30.")
     ] = None,
+    keep: Annotated[
+        list[str] | None,
+        typer.Option(metavar="SELECTOR", help="Keep this checkpoint of each run, such as last; may be repeated."),
+    ] = None,
     address: Annotated[str | None, typer.Option(help="ray: the cluster; default: the one Ray finds.")] = None,
     gpus_per_run: Annotated[
         float | None, typer.Option(help="ray: GPUs of a run, such as 0.25; default: 0.5 where there are any.")
@@ -61,9 +65,9 @@ def bench(
 ) -> None:
     """Train the methods, targets and seeds of a plan that are not recorded yet, and record the results."""
     given = {
-        "--workers": workers, "--shard": shard, "--retries": retries, "--stall": stall, "--address": address,
-        "--gpus-per-run": gpus_per_run, "--cpus-per-run": cpus_per_run, "--shards": shards, "--sbatch": sbatch,
-        "--submit": submit or None,
+        "--workers": workers, "--shard": shard, "--retries": retries, "--stall": stall, "--keep": keep or None,
+        "--address": address, "--gpus-per-run": gpus_per_run, "--cpus-per-run": cpus_per_run, "--shards": shards,
+        "--sbatch": sbatch, "--submit": submit or None,
     }  # fmt: skip
     given = {name: value for name, value in given.items() if value is not None}
     if like and not dry_run:
@@ -84,7 +88,7 @@ def bench(
         return
     named = {
         "engine": engine, "workers": workers, "shard": shard, "retries": retries, "stall_minutes": stall,
-        "address": address, "gpus_per_run": gpus_per_run, "cpus_per_run": cpus_per_run,
+        "keep": keep, "address": address, "gpus_per_run": gpus_per_run, "cpus_per_run": cpus_per_run,
     }  # fmt: skip
     train_runs(plan, folder, {name: value for name, value in named.items() if value is not None})
 
@@ -108,6 +112,7 @@ def write_script(
         raise AfieldError("the engine slurm needs a number of shards, such as --shards 8")
     passed_on = ("--workers", "--retries", "--stall")
     words = [word for name in passed_on if name in given for word in (name, str(given[name]))]
+    words += [word for selector in given.get("--keep", ()) for word in ("--keep", selector)]
     script = Array(plan, folder, shards, options, words).write()
     print(submit(script) if submitted else f"sbatch {script} submits it; afield table {folder} shows what it records")
 

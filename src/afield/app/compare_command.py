@@ -3,7 +3,7 @@
 import json
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -24,7 +24,12 @@ from afield.app.options import (
     parsed_settings,
     parsed_sources,
 )
+from afield.app.report_commands import check_installed, write_page
 from afield.app.screen import out, wide_screen
+from afield.errors import AfieldError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 USUAL = "baseline,dann,mcd,far,far+"
 
@@ -62,13 +67,25 @@ def compare(
         sources=parsed_sources(sources), backbone=backbone, pretrained=pretrained, weights=weights, steps=steps, lr=lr,
         batch_size=batch_size, device=device, seed=seed,
     )  # fmt: skip
+    page = report_of([found.runs[name].folder for name in found.order], folder / "report.html")
     if as_json:
         print(json.dumps(found.as_values() | {"failures": failures}))
     else:
         wide_screen().print(ranking_table(found, target))
         out.print(found.verdict)
         out.print(f"checkpoint: {folder / CHOSEN} (that of {found.runs[found.order[0]].folder})")
+        out.print(page)
     for name, reason in failures.items():
         print(f"failed: {name}: {reason}", file=sys.stderr)
     if failures:
         raise typer.Exit(1)
+
+
+def report_of(runs: "Sequence[Path]", file: Path) -> str:
+    """Write the page about the runs, the best first; where it is, or why there is none, which changes no choice."""
+    try:
+        check_installed()
+        write_page(list(runs), file)
+    except AfieldError as error:
+        return f"no report: {error}"
+    return f"report: {file}"

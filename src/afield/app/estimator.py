@@ -1,6 +1,6 @@
 """`afield.Classifier`: training and prediction as scikit-learn has them, with domains as skada has them."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from os import PathLike, fsdecode
 from pathlib import Path
@@ -18,15 +18,22 @@ from sklearn.utils.validation import check_is_fitted
 from afield.app.model import Model, load
 from afield.app.train import train
 from afield.data.arrays import as_pixels, from_arrays
-from afield.data.domain import DomainSet
+from afield.data.domain import DomainSet, Split
 from afield.data.images import Pixels
 from afield.data.paths import from_paths
 from afield.errors import AfieldError
 from afield.methods.registry import AnyMethod
 from afield.results.run import Run
+from afield.training.callbacks import Callback
 from afield.training.devices import accelerator
 
 MEANS = "sample_domain has a number for each image: above 0 for a source, below 0 for the target, such as 1, 2 and -3"
+
+
+MEANS_BY_NAME = (
+    "sample_domain has numbers by the names of its domains: above 0 for a source, below 0 for the target, such as "
+    '{"camera1": 1, "camera2": 2, "camera4": -4}'
+)
 
 
 class InvalidInputError(AfieldError, ValueError):
@@ -40,6 +47,9 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     the seed. X is an array (N, H, W, 3) of bytes, a list of arrays of any sizes, or a list of image files. d says for
     each image which domain it is of: above 0 for a source, below 0 for the target. Labels of the target are not read,
     whatever they are. Without a target it trains for domains that nobody has seen yet.
+
+    X may also be a data set, in the forms that `afield.train` takes; then there is no y, and d has the numbers of its
+    domains by their names, such as {"camera1": 1, "camera2": 2, "camera4": -4}. `predict` takes a `Split` of one, too.
 
     The run goes to a temporary folder, which is gone when `fit` ends, unless `out` names one. Then there are
     `classes_`, `run_` (accuracies, records) and `model_`, which is what `afield.load` gives.
@@ -66,6 +76,7 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         out: str | Path | None = None,
         overwrite: bool = False,
         progress: bool = False,
+        callbacks: Sequence[Callback] = (),
     ) -> None:
         self.method = method
         self.backbone = backbone
@@ -81,9 +92,14 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.out = out
         self.overwrite = overwrite
         self.progress = progress
+        self.callbacks = callbacks
 
-    def fit(self, X: Any, y: Any, sample_domain: ArrayLike | None = None) -> Self:
+    def fit(self, X: Any, y: Any = None, sample_domain: ArrayLike | Mapping[str, int] | None = None) -> Self:
         """Train on the sources' images and labels and, where there is a target, on its images."""
+        if isinstance(X, DomainSet | str | PathLike):
+            return self._fit_data_set(X, y, sample_domain)
+        if isinstance(sample_domain, Mapping):
+            raise InvalidInputError(f"sample_domain by names is for a data set; of images, {MEANS}")
         if y is None:
             raise InvalidInputError("Classifier requires y to be passed, but the target y is None")
         images = files_or_pixels(X)
@@ -97,18 +113,38 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         except AfieldError as error:
             raise InvalidInputError(str(error)) from error
         target = next((name_of(number) for number in domains if number < 0), None)
+        self._train(data, None, target)
+        self.classes_ = classes
+        return self
+
+    def _fit_data_set(self, data: Any, y: Any, numbers: Any) -> Self:
+        """Train on the domains of a data set that have a number."""
+        if y is not None:
+            raise InvalidInputError("a data set has labels of its own: y is not given with it")
+        if not isinstance(numbers, Mapping):
+            raise InvalidInputError(f"of a data set, {MEANS_BY_NAME}")
+        domains_of(list(numbers.values()), len(numbers))
+        targets = [name for name, number in numbers.items() if number < 0]
+        self._train(
+            data if isinstance(data, DomainSet) else fsdecode(data),
+            [name for name in numbers if name not in targets],
+            targets[0] if targets else None,
+        )
+        self.classes_ = np.array(self.model_.classes)
+        return self
+
+    def _train(self, data: DomainSet | str, sources: list[str] | None, target: str | None) -> None:
         with ExitStack() as stack:
             folder = self.out or Path(stack.enter_context(TemporaryDirectory(prefix="afield-"))) / "run"
             run = train(
                 data, "uda" if target else "dg", target, self.method, self.steps, self._seed(), folder,
                 backbone=self.backbone, pretrained=self.pretrained, weights=self.weights, lr=self.lr,
                 batch_size=self.batch_size, device=self.device, settings=self.settings, overwrite=self.overwrite,
-                selector=self.selector, progress=self.progress,
+                sources=sources, selector=self.selector, progress=self.progress, callbacks=self.callbacks,
             )  # fmt: skip
             model = load(run.checkpoint)
-        self.classes_, self.run_ = classes, run
+        self.run_ = run
         self.model_ = model.to(torch.device(accelerator(model.config.training)))
-        return self
 
     def predict(self, X: Any) -> NDArray[Any]:
         """The class of each image."""
@@ -119,8 +155,17 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def predict_proba(self, X: Any) -> NDArray[np.float32]:
         """Probabilities (N, classes), in the order of `classes_`."""
         check_is_fitted(self, "model_")
+        if isinstance(X, Split):
+            return self._proba_of_split(X)
         probabilities: NDArray[np.float32] = self.model_.predict_proba(files_or_pixels(X)).numpy()
         return probabilities
+
+    def _proba_of_split(self, split: Split) -> NDArray[np.float32]:
+        """The same of a part of a data set, of which no more is in memory than is looked at together."""
+        preprocessing = self.model_.preprocessing
+        images = split.images.sized(preprocessing.image_size, preprocessing.oblong)
+        chunks = np.split(np.arange(len(images)), range(self.model_.chunk, len(images), self.model_.chunk))
+        return np.concatenate([self.model_.predict_proba(images.read(chunk)).numpy() for chunk in chunks])
 
     def _seed(self) -> int | None:
         """afield's seed; None: the config's."""

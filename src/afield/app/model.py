@@ -58,6 +58,12 @@ class Model(nn.Module):
         method.drop_training_parts()
         self.eval()
 
+    def __repr__(self) -> str:
+        # A module's own is hundreds of lines; `model.method` shows them.
+        size = self.preprocessing.image_size
+        parts = f"{len(self.classes)} classes, images of {size} x {size}, step {self.step}"
+        return f"Model({self.config.method_name!r}, {self.config.network.backbone!r}, {parts})"
+
     def forward(self, images: Tensor) -> Tensor:
         """Class scores (N, classes) of images in 0..1."""
         scores: Tensor = self.method(self.normalise(images))

@@ -36,6 +36,12 @@ def report(
     check_file(file, (".html", ".htm"), "a report")
     check_installed()
     name_of_method(method)  # which makes it known
+    write_page(runs, file)
+    print(f"report: {file}")
+
+
+def write_page(runs: list[Path], file: Path) -> None:
+    """Write the page about these runs, whose methods are known."""
     from afield.app.looking import read_named
 
     named = read_named(runs)
@@ -45,7 +51,6 @@ def report(
         studies = [study_of(each, begin) for each in named if not each.benchmark]
         begin(str(file))
         write_report(studies, [benchmark_of(each) for each in named if each.benchmark], file)
-    print(f"report: {file}")
 
 
 def figure(

@@ -1,7 +1,8 @@
 """`afield.train`: one run, from what the user asked for to its result."""
 
+import pickle
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,11 +26,23 @@ from afield.networks import check_backbone
 from afield.results.folder import WHO, RunFolder
 from afield.results.run import Run, read_run
 from afield.training.assemble import opened
+from afield.training.callbacks import Callback, check_callbacks
 from afield.training.devices import make_fabric
+from afield.training.loggers import check_loggers
 from afield.training.loop import Loop
-from afield.training.processes import GUARD, Parcel, check_guarded, children_told, pack, unpack, without_nameless_script
+from afield.training.processes import (
+    GUARD,
+    Parcel,
+    check_guarded,
+    children_told,
+    pack,
+    packed_callbacks,
+    unpack,
+    without_nameless_script,
+)
 from afield.training.progress import Display
 
+CarryOut = Callable[[Config, Sequence[Callback], Fabric], None]
 STOPPED = "stopped"
 """What the processes of a run say that was stopped by a signal."""
 MOST_NAMED = 8
@@ -59,6 +72,7 @@ def train(
     selector: str = "last",
     progress: bool = True,
     show_config: bool = False,
+    callbacks: Sequence[Callback] = (),
 ) -> Run:
     """Train a method on a task and return its result.
 
@@ -70,9 +84,10 @@ def train(
     everything else. `out` is the run's folder; if it holds a run already, `resume` continues it, `overwrite` replaces
     it, and without either it is an error. `selector` says which evaluation is the result, and its checkpoint is kept.
     On standard error `progress` shows what is trained, notes about the data and a bar; `show_config` shows the resolved
-    config.
+    config. `callbacks` are told how the run goes (`afield.Callback`).
     """
     check_guarded()
+    check_callbacks(callbacks)
     if str(out) in ("", "."):
         raise AfieldError("a run needs a folder of its own to write to: out")
     check_selector(selector)
@@ -88,7 +103,9 @@ def train(
     if selector != "last" and (kept := merge(*layers)["training"].get("keep")):
         layers.append({"training": {"keep": list(dict.fromkeys([*kept, selector]))}})
     stored = [read_stored(folder)] if resume else []
-    check_backbone(check_early(layers, stored).network.backbone)
+    early = check_early(layers, stored)
+    check_backbone(early.network.backbone)
+    check_loggers(early.training.loggers)
     source: DomainSet | DataOptions = data if isinstance(data, DomainSet) else data_options(*stored, *layers)
     if isinstance(source, DataOptions) and source.name in builders() and source.name not in OWN_PRESETS:
         source = open_data(source)  # registered in this process, so that others could not open it by its name
@@ -100,8 +117,8 @@ def train(
         raise AfieldError(f"cannot resume with selector '{selector}': the run keeps checkpoints of {kept}")
     carry_out = partial(_carry_out, source, Path(out), resume, overwrite, progress, show_config)
     if resolved.training.devices == 1:
-        carry_out(resolved, None)
-    elif failure := _in_processes(resolved, carry_out):
+        carry_out(resolved, callbacks, None)
+    elif failure := _in_processes(resolved, callbacks, carry_out):
         raise AfieldError(failure)
     return read_run(Path(out), selector)
 
@@ -114,10 +131,13 @@ def _carry_out(
     progress: bool,
     show_config: bool,
     config: Config,
+    callbacks: Sequence[Callback],
     fabric: Fabric | None,
 ) -> None:
     data = _opened(source)
-    with opened(config, data, out, resume=resume, overwrite=overwrite, progress=progress, fabric=fabric) as loop:
+    with opened(
+        config, data, out, resume=resume, overwrite=overwrite, progress=progress, fabric=fabric, callbacks=callbacks
+    ) as loop:
         if not loop.ended:
             if show_config and loop.leads:
                 print(config.as_toml(), file=sys.stderr)
@@ -163,8 +183,8 @@ def _opened(source: DomainSet | DataOptions) -> DomainSet:
     return source if isinstance(source, DomainSet) else open_data(source)
 
 
-def _in_processes(config: Config, carry_out: Callable[[Config, Fabric], None]) -> str | None:
-    take_part = partial(_take_part, carry_out, pack(config, config.method_name))
+def _in_processes(config: Config, callbacks: Sequence[Callback], carry_out: CarryOut) -> str | None:
+    take_part = partial(_take_part, carry_out, pack(config, config.method_name), packed_callbacks(callbacks))
     try:
         with without_nameless_script(), children_told():
             failure: str | None = make_fabric(config.training).launch(take_part)
@@ -176,10 +196,10 @@ def _in_processes(config: Config, carry_out: Callable[[Config, Fabric], None]) -
     return failure
 
 
-def _take_part(carry_out: Callable[[Config, Fabric], None], config: Parcel, fabric: Fabric) -> str | None:
+def _take_part(carry_out: CarryOut, config: Parcel, callbacks: bytes, fabric: Fabric) -> str | None:
     """One process's part of a run. Errors are returned: raised, they would reach the user as a stack of tracebacks."""
     try:
-        carry_out(unpack(config), fabric)
+        carry_out(unpack(config), pickle.loads(callbacks), fabric)
     except AfieldError as error:
         return str(error)
     except KeyboardInterrupt:

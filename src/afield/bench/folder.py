@@ -23,10 +23,11 @@ from afield.results.records import (
 
 WHO = "afield bench"
 RUNS = "runs"
+KEPT = "kept"
 
 
 @contextmanager
-def open_folder(path: Path, shard: Shard | None = None) -> Iterator["BenchFolder"]:
+def open_folder(path: Path, shard: Shard | None = None, keep: Sequence[str] = ()) -> Iterator["BenchFolder"]:
     """The folder, created if it is missing, and locked against other processes while the context lasts.
 
     A shard has a folder of its own in it: two processes that append to one file are not safe on every file system. The
@@ -39,19 +40,22 @@ def open_folder(path: Path, shard: Shard | None = None) -> Iterator["BenchFolder
         own = path / shard.folder if shard else path
         if shard:
             stack.enter_context(locked(own, WHO))
-        yield BenchFolder(own, [file for file in record_files(path) if file.parent != own])
+        yield BenchFolder(own, [file for file in record_files(path) if file.parent != own], keep)
 
 
 class BenchFolder:
-    """`records.jsonl`, `failures.jsonl` and `runs/`. What a killed process left half-written is repaired.
+    """`records.jsonl`, `failures.jsonl`, `runs/` and `kept/`. What a killed process left half-written is repaired.
 
-    `elsewhere` are files of records that others write: what they hold is not run again.
+    `elsewhere` are files of records that others write: what they hold is not run again. `keep` are the selectors whose
+    checkpoints of recorded runs are kept.
     """
 
-    def __init__(self, path: Path, elsewhere: Sequence[Path] = ()) -> None:
+    def __init__(self, path: Path, elsewhere: Sequence[Path] = (), keep: Sequence[str] = ()) -> None:
         self.records = path / "records.jsonl"
         self._failures = path / "failures.jsonl"
         self._runs = path / RUNS
+        self._kept, self._keep = path / KEPT, keep
+        self._places = [path, *(file.parent for file in elsewhere)]
         self._recorded: list[list[Record]] = []
         if self.records.exists():
             self._recorded = read_runs(self.records)
@@ -76,6 +80,15 @@ class BenchFolder:
         """Where a job trains."""
         return self._runs / job.slug
 
+    def kept_folder(self, job: Job) -> Path:
+        """Where the folder of a recorded run is that keeps checkpoints; no benchmark removes it."""
+        return self._kept / job.slug
+
+    def lacks_checkpoints(self, job: Job) -> bool:
+        """Whether a checkpoint to be kept of a recorded run is not there."""
+        kept = [RunFolder(place / KEPT / job.slug) for place in self._places]
+        return any(not any(one.checkpoint(name).is_file() for one in kept) for name in self._keep)
+
     def add(self, job: Job, records: list[Record]) -> None:
         """Store a finished run's records."""
         append_record(self.records, *records)
@@ -93,8 +106,16 @@ class BenchFolder:
         self._write_failures()
 
     def tidy(self, job: Job) -> None:
-        """Remove the folder of a recorded run, with its checkpoints."""
-        shutil.rmtree(self.run_folder(job), ignore_errors=True)
+        """Remove the folder of a recorded run or, if some of its checkpoints are to be kept, put it aside with them."""
+        folder = RunFolder(self.run_folder(job))
+        if self._keep and folder.config.exists():
+            for file in folder.checkpoints:
+                if file.stem not in self._keep:
+                    file.unlink(missing_ok=True)
+            shutil.rmtree(self.kept_folder(job), ignore_errors=True)  # of an earlier record, which is gone
+            self._kept.mkdir(exist_ok=True)
+            folder.path.rename(self.kept_folder(job))
+        shutil.rmtree(folder.path, ignore_errors=True)
         with suppress(OSError):  # it still holds other runs
             self._runs.rmdir()
 

@@ -27,6 +27,7 @@ from afield.training.stopping import HeldSignals
 
 USUAL_GPU_SHARE = 0.5  # because one run alone leaves a GPU idle at times
 SECONDS_BETWEEN_LOOKS = 1.0
+MISSING = "the engine ray needs Ray: pip install 'afield[ray]'"
 MARK = "driver"  # the file by which a node sees that the driver's folder is its own
 
 
@@ -116,7 +117,7 @@ def connected(cluster: Cluster) -> Iterator[Any]:
     try:
         import ray
     except ImportError as error:
-        raise AfieldError("the engine ray needs Ray: pip install 'afield[ray]'") from error
+        raise AfieldError(MISSING) from error
     if ray.is_initialized():
         yield ray
         return

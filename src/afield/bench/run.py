@@ -1,9 +1,10 @@
 """Running a plan: runs that are not recorded yet are trained and recorded; a failed run does not stop the others."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 
 from afield.bench.engines import Assignment, Outcomes, Patience, Watcher
@@ -14,11 +15,14 @@ from afield.bench.outcome import Failed
 from afield.bench.progress import BenchProgress
 from afield.bench.shard import parse_shard
 from afield.config.catalogue import check_sources, find_entry
+from afield.config.layers import keeping
 from afield.config.plan import Job, plan_jobs, read_plan_file
+from afield.config.selectors import check_selector
 from afield.data.registry import check_data, load_data
 from afield.data.task import make_task
 from afield.errors import AfieldError, unknown
 from afield.networks import check_backbone
+from afield.training.loggers import check_loggers
 from afield.training.processes import check_guarded
 
 Engine = Callable[[list[Assignment], Watcher], Outcomes]
@@ -48,6 +52,7 @@ def run_bench(
     address: str | None = None,
     gpus_per_run: float | None = None,
     cpus_per_run: float = 1,
+    keep: Sequence[str] = (),
     progress: bool = True,
 ) -> BenchResult:
     """Run the jobs of a plan's file that the folder `out` has no record of yet, and record them there.
@@ -61,6 +66,9 @@ def run_bench(
 
     A process that is killed, or makes no progress for `stall_minutes` (30 by default), is replaced, and its run is
     tried again up to `retries` times. With `stall_minutes` given, one worker too gets a process of its own.
+
+    `keep` names selectors, such as "last", whose checkpoints are kept: a recorded run's folder then moves from `runs`
+    to `kept` in `out`. Without it no checkpoint of a recorded run stays.
     """
     check_guarded()
     if workers is not None and workers < 1:
@@ -68,19 +76,21 @@ def run_bench(
     patience = Patience(retries) if stall_minutes is None else Patience(retries, stall_minutes)
     carry_out: Engine
     if engine == "ray":
-        from afield.bench.on_ray import Cluster, work_on_ray
+        from afield.bench.on_ray import MISSING, Cluster, work_on_ray
 
         if workers is not None:
             raise AfieldError("on Ray the resources per run decide how many are at work: gpus_per_run, cpus_per_run")
         carry_out = partial(work_on_ray, cluster=Cluster(address, gpus_per_run, cpus_per_run), patience=patience)
+        if find_spec("ray") is None:
+            raise AfieldError(MISSING)
     elif engine == "local":
         carry_out = partial(work_locally, workers=workers, watched=stall_minutes is not None, patience=patience)
     else:
         raise unknown("engine", engine, ("local", "ray"))
     part = parse_shard(shard) if shard else None
     jobs = read_plan(Path(plan))
-    jobs = part.of(jobs) if part else jobs
-    with open_folder(Path(out), part) as folder:
+    jobs = [keeping_job(job, keep) for job in (part.of(jobs) if part else jobs)]
+    with open_folder(Path(out), part, keep) as folder:
         for name in data_of(jobs):
             folder.check_data(name, load_data(name).checksum())
         missing = [job for job in jobs if not folder.holds(job)]
@@ -90,6 +100,10 @@ def run_bench(
         with BenchProgress(folder, jobs, missing, progress) as shown:
             try:
                 failures = work(missing, folder, carry_out, shown)
+                if gone := sum(folder.holds(job) and folder.lacks_checkpoints(job) for job in jobs):
+                    shown.say(
+                        f"note: {gone} of the recorded runs lack checkpoints to keep, which training them anew gives"
+                    )
             except (KeyboardInterrupt, SystemExit):
                 shown.say(f"{sum(map(folder.holds, jobs))} of {len(jobs)} runs are recorded in {folder.records}")
                 raise
@@ -107,7 +121,17 @@ def read_plan(path: Path) -> list[Job]:
         task, _ = make_task(data[job.config.data.name], job.config.task.kind, job.target, job.config.task.sources)
         check_sources(find_entry(job.config.method_name), len(task.sources))
         check_backbone(job.config.network.backbone)
+        check_loggers(job.config.training.loggers)
     return jobs
+
+
+def keeping_job(job: Job, selectors: Sequence[str]) -> Job:
+    """The same run, with a checkpoint of each of these selectors."""
+    config = job.config
+    for selector in selectors:
+        check_selector(selector)
+        config = keeping(config, selector)
+    return replace(job, config=config)
 
 
 def data_of(jobs: list[Job]) -> list[str]:

@@ -22,7 +22,7 @@ from afield.errors import AfieldError, unknown
 # Keys that say how a run is carried out and do not change its result.
 HOW_NOT_WHAT = {
     "data": ("placement", "cache_gb", "workers"),
-    "training": ("device", "execution", "checkpoint_every", "keep"),
+    "training": ("device", "execution", "checkpoint_every", "keep", "loggers"),
 }
 STRICT = ConfigDict(extra="forbid", frozen=True, strict=True)
 

@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from afield.config.selectors import ScoredSelector, Selector
 
+LoggerName = Literal["tensorboard", "wandb", "mlflow"]
 OptimiserName = Literal["sgd", "adam", "adamw"]
 Beta = Annotated[float, Field(ge=0, lt=1)]
 
@@ -72,6 +73,9 @@ class TrainingOptions(BaseModel):
         0, ge=0, description="evaluations without a better one by stop_by after which training stops; 0: it does not"
     )
     stop_by: ScoredSelector = Field("source-val", description="the selector that patience goes by")
+    loggers: tuple[LoggerName, ...] = Field(
+        ("tensorboard",), description="where evaluations are drawn as curves, beside the records"
+    )
     seed: int = Field(0, ge=0, lt=2**31, description="of everything random")
 
     @model_validator(mode="after")

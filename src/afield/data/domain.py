@@ -12,8 +12,11 @@ from afield.config.data import Oblong
 from afield.data.images import ArrayImages, Digest, Images, Labels, Pixels
 from afield.errors import unknown
 
+MOST_SHOWN = 8
+"""Domains that the text of a data set names."""
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class Split:
     """Images and, unless nobody has labelled them, one class index for each."""
 
@@ -34,6 +37,9 @@ class Split:
     def __len__(self) -> int:
         return len(self.images)
 
+    def __repr__(self) -> str:
+        return f"Split({len(self)} images, {'no labels' if self.labels is None else 'labelled'})"
+
     def mapped(self, change: Callable[[Images], Images]) -> "Split":
         """The same split with its images behind another way to read them."""
         return replace(self, images=change(self.images))
@@ -45,7 +51,7 @@ class Split:
             digest.update(np.ascontiguousarray(self.labels).data)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Domain:
     """One way of taking pictures of the same classes.
 
@@ -66,6 +72,9 @@ class Domain:
     tested_whole: bool = False
     """Whether `test` has the images of `train` and `validation` again: a target is tested on all of its images."""
 
+    def __repr__(self) -> str:
+        return f"Domain({self.name!r}, {', '.join(f'{name}={len(split)}' for name, split in self.splits.items())})"
+
     @property
     def labelled(self) -> bool:
         """Whether it can be a source, and whether accuracy on it can be known."""
@@ -83,7 +92,7 @@ class Domain:
         return replace(self, **changed)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class DomainSet:
     """Several domains that share their classes."""
 
@@ -94,6 +103,12 @@ class DomainSet:
     """The settings in `config/presets/data` that suit it; without one they are chosen by the size of the images."""
     notes: tuple[str, ...] = field(default=(), compare=False)
     """What a user should know of the data: classes that a domain lacks, files left out, images in two domains."""
+
+    def __repr__(self) -> str:
+        sizes = {name: sum(map(len, domain.splits.values())) for name, domain in self.domains.items()}
+        shown = ", ".join(f"{name}: {size}" for name, size in list(sizes.items())[:MOST_SHOWN])
+        more = f", {len(sizes) - MOST_SHOWN} more" if len(sizes) > MOST_SHOWN else ""
+        return f"DomainSet({self.name!r}, {len(self.classes)} classes, images {{{shown}{more}}})"
 
     def __getitem__(self, name: str) -> Domain:
         if name not in self.domains:

@@ -1,13 +1,15 @@
 """A run's folder: what lies in it, and who may write there."""
 
 import json
+import re
+import shutil
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from afield.config.selectors import LABEL_FREE
 from afield.errors import AfieldError
-from afield.files import remove_leftovers
+from afield.files import remove_leftovers, write_whole
 
 WHO = "afield train"
 CANDIDATE = "ensemble-at-"
@@ -16,7 +18,7 @@ MOST_BYTES_OF_HEADER = 100_000_000
 
 
 class RunFolder:
-    """`config.toml`, `records.jsonl`, `last.ckpt`, `SELECTOR.ckpt` of others to keep, and TensorBoard's files."""
+    """`config.toml`, `records.jsonl`, `last.ckpt`, `SELECTOR.ckpt` of others to keep, and what loggers write."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -24,6 +26,8 @@ class RunFolder:
         self.records = path / "records.jsonl"
         self.last = self.checkpoint("last")
         self.tensorboard = path / "tensorboard"
+        self.wandb = path / "wandb"
+        self.loggers = path / "loggers.json"
         self._best = path / "best.ckpt"  # what version 0.1.0 called the one of source-val
 
     def checkpoint(self, selector: str) -> Path:
@@ -57,7 +61,7 @@ class RunFolder:
     @property
     def files(self) -> tuple[Path, ...]:
         """In the order in which they are removed: what a run is known by goes last."""
-        return *self.checkpoints, self.config, self.records
+        return *self.checkpoints, self.loggers, self.config, self.records
 
     @property
     def holds_run(self) -> bool:
@@ -105,9 +109,37 @@ class RunFolder:
             for file in self.tensorboard.glob("events.out.tfevents*"):
                 file.unlink()
             self.tensorboard.rmdir()
+        with suppress(OSError):
+            self._clear_wandb()
         for file in self.files:
             file.unlink(missing_ok=True)
         self.sweep()
+
+    def _clear_wandb(self) -> None:
+        """Remove the folders of this run of W&B, and what W&B has put beside them."""
+        known_as = self.logger_ids.get("wandb")
+        if known_as is None:
+            return
+        for folder in self.wandb.glob(f"*run-*-{known_as}*"):
+            if not folder.is_symlink():
+                shutil.rmtree(folder)
+        for name in ("latest-run", "debug.log", "debug-internal.log"):
+            if (self.wandb / name).is_symlink():
+                (self.wandb / name).unlink()
+        self.wandb.rmdir()
+
+    @property
+    def logger_ids(self) -> dict[str, str]:
+        """Under which names loggers know this run, by logger. A damaged file is as none."""
+        try:
+            found = json.loads(self.loggers.read_text("utf-8"))
+            return {name: one for name, one in found.items() if isinstance(one, str) and re.fullmatch(r"\w+", one)}
+        except (OSError, ValueError, AttributeError, RecursionError):
+            return {}
+
+    def remember_logger(self, name: str, known_as: str) -> None:
+        """Keep such a name, so that a resumed run goes on in the logger's same one."""
+        write_whole(self.loggers, json.dumps({**self.logger_ids, name: known_as}))
 
     def sweep(self) -> None:
         """Remove what a kill in the middle of a save has left half-written."""

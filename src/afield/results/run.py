@@ -2,12 +2,17 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from afield.config.selectors import check_selector
 from afield.errors import AfieldError
+from afield.results.curves import curves_of
 from afield.results.folder import RunFolder
 from afield.results.records import Record, end_of, evaluations, read_records
 from afield.results.selection import select, source_score
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 
 @dataclass(frozen=True, repr=False)
@@ -50,6 +55,16 @@ class Run:
         """How long the whole run took to train."""
         end = end_of(self.records)
         return float(end["seconds"]) if end else 0.0
+
+    def history(self) -> "DataFrame":
+        """All evaluations as a table of pandas: a row per step, a column per curve, named as loggers name them."""
+        try:
+            from pandas import DataFrame, Index
+        except ImportError as error:
+            raise AfieldError("a run's history needs pandas: pip install pandas") from error
+        done = evaluations(self.records)
+        steps = Index([int(each["step"]) for each in done], name="step")
+        return DataFrame([curves_of(each) for each in done], index=steps)
 
     def select(self, selector: str) -> "Run":
         """The same run with another selector."""

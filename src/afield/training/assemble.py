@@ -1,7 +1,7 @@
 """From a resolved config and a data set to a loop that stands ready in its folder."""
 
 import platform
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from importlib.metadata import version
@@ -24,8 +24,10 @@ from afield.methods.create import method_of
 from afield.networks import check_backbone, normalisation
 from afield.results.folder import WHO, RunFolder
 from afield.results.records import Record
+from afield.training.backend import isolated_generators
+from afield.training.callbacks import Callback
 from afield.training.devices import precision_of
-from afield.training.loop import Loop, Setup, isolated_generators
+from afield.training.loop import Loop, Setup
 from afield.training.memory import is_out_of_memory, memory_explained
 
 RECORDED_VERSIONS = ("timm", "lightning", "numpy")
@@ -42,6 +44,7 @@ def opened(
     overwrite: bool = False,
     place: Place | None = None,
     fabric: Fabric | None = None,
+    callbacks: Sequence[Callback] = (),
 ) -> Iterator[Loop]:
     """A loop that stands ready in its folder, begun anew or gone back to its last checkpoint.
 
@@ -53,7 +56,7 @@ def opened(
         _claim(stack, folder, check, fabric)
         stack.enter_context(memory_explained(config))
         goes_on = resume and folder.last.exists()  # what was killed before its first checkpoint starts anew
-        loop = Loop(make_setup(config, data, fill_later=goes_on), folder, progress, fabric)
+        loop = Loop(make_setup(config, data, fill_later=goes_on), folder, progress, fabric, callbacks)
         header = make_header(config, data, loop.device, place, begins=not goes_on)
         # Everything has been checked: only now is anything written.
         try:

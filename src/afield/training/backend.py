@@ -1,4 +1,4 @@
-"""What training sets in torch for the whole process, and puts back afterwards."""
+"""What training sets in torch for the whole process, and puts back afterwards: backends and generators."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -6,7 +6,7 @@ from contextlib import ExitStack, contextmanager
 import torch
 
 from afield.config.training import TrainingOptions
-from afield.training.devices import precision_of
+from afield.training.devices import accelerator, precision_of
 
 RECOMPILE_LIMIT = 1000
 
@@ -28,4 +28,13 @@ def backend_settings(options: TrainingOptions) -> Iterator[None]:
 
             # Every method and set of options is a version of the same function; beyond the limit none is compiled.
             stack.enter_context(config.patch(recompile_limit=RECOMPILE_LIMIT))
+        yield
+
+
+@contextmanager
+def isolated_generators(options: TrainingOptions) -> Iterator[None]:
+    """Everything drawn inside follows the seed; the caller's generators stay as they were."""
+    devices = [torch.cuda.current_device()] if accelerator(options) == "cuda" else []
+    with torch.random.fork_rng(devices):
+        torch.manual_seed(options.seed)
         yield

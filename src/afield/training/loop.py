@@ -2,8 +2,9 @@
 
 import logging
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from afield.results.records import Record, append_record, end_of, evaluations, r
 from afield.results.selection import evaluations_since_best
 from afield.training.averaging import WeightAverage
 from afield.training.backend import backend_settings
+from afield.training.callbacks import Callback, Listeners, RunStart
 from afield.training.checkpoint import (
     Checkpoint,
     generator_states,
@@ -34,15 +36,15 @@ from afield.training.checkpoint import (
     restore_generators,
     save_checkpoint,
 )
-from afield.training.devices import accelerator, make_fabric
+from afield.training.devices import make_fabric
 from afield.training.evaluation import Evaluator
 from afield.training.heartbeat import beat
 from afield.training.keeping import Keeper
+from afield.training.loggers import make_loggers
 from afield.training.progress import STEPS_BETWEEN_UPDATES, RunProgress
 from afield.training.schedules import adaptation_weight, learning_rate
 from afield.training.step import TrainingStep
 from afield.training.stopping import HeldSignals
-from afield.training.tensorboard import Board
 
 # Fabric announces the precision of every run, which the config says already. Which logger it uses depends on what was
 # imported.
@@ -73,11 +75,19 @@ class Setup:
 class Loop:
     """One run in a folder, from its start or from its last checkpoint."""
 
-    def __init__(self, setup: Setup, folder: RunFolder, shown: bool = True, fabric: Fabric | None = None) -> None:
+    def __init__(
+        self,
+        setup: Setup,
+        folder: RunFolder,
+        shown: bool = True,
+        fabric: Fabric | None = None,
+        callbacks: Sequence[Callback] = (),
+    ) -> None:
         self.setup, self.folder, self.options, self.shown = setup, folder, setup.options, shown
         options = setup.options
         self.fabric = fabric or make_fabric(options)
         self.device = self.fabric.device
+        self.listeners = Listeners([*make_loggers(options.loggers), *callbacks], heard=self.leads)
         self.method = setup.method.to(self.device).to(memory_format=torch.channels_last)
         self.stream = BatchStream(
             setup.task,
@@ -119,16 +129,39 @@ class Loop:
     def run(self) -> None:
         """Train to the end, in a folder that `start` or `resume` has opened."""
         try:
-            with backend_settings(self.options), HeldSignals() as signals:
+            with backend_settings(self.options), HeldSignals() as signals, self._listened():
                 self._run(signals)
         finally:
             self.stream.close()
+
+    @contextmanager
+    def _listened(self) -> Iterator[None]:
+        """Callbacks hear of the beginning and of the end, however it comes."""
+        config = deepcopy(self.setup.config)
+        self.listeners.started(RunStart(self.folder.path, config, self.step, self.options.steps, self.shown))
+        try:
+            self._heed_callbacks()
+            yield
+        except BaseException as error:
+            self.listeners.ended(error)
+            raise
+        self.listeners.ended(None)
+        self._heed_callbacks()
+
+    def _heed_callbacks(self) -> None:
+        """If a callback has raised, end the run in all processes, with a checkpoint of this step."""
+        failure = self.listeners.failure
+        if self.fabric.world_size > 1:
+            failure = self.fabric.broadcast(failure)
+        if failure:
+            self._save_here()
+            raise failure
 
     def _run(self, signals: HeldSignals) -> None:
         history = evaluations(read_records(self.folder.records))
         started = time.perf_counter() - self.seconds
         progress = RunProgress(self.setup.title, self.options.steps, self.step, self.shown and self.leads)
-        with progress, Board(self.folder.tensorboard, self.step) if self.leads else nullcontext() as board:
+        with progress:
             stopped = self._stops(history)
             while self.step < self.options.steps and not stopped:
                 self._train_step()
@@ -137,16 +170,19 @@ class Loop:
                 if progress.watched and self._at(STEPS_BETWEEN_UPDATES):
                     progress.update(self.step, self.training.losses)
                 self.seconds = time.perf_counter() - started
+                listening = self.listeners.want_losses and self._at(STEPS_BETWEEN_UPDATES)
+                if listening:
+                    self.listeners.stepped(self.step, self.training.losses)
                 due = self._at(self.options.evaluate_every), self._at(self.options.checkpoint_every)
                 if any(due):
                     self._check_health(deep=True)
                     losses = self._prepare_evaluation() if due[0] else {}
                     self._meet()
-                if due[0] and board:
+                if due[0] and self.leads:
                     history.append(self._evaluate(losses))
                     progress.evaluated(history[-1])
-                    board.write(history[-1])
                     self.keeper.evaluated(history)
+                    self.listeners.evaluated(history[-1])
                     stopped = self._stops(history)
                     if stopped:
                         progress.say(self._why_stopped())
@@ -154,8 +190,10 @@ class Loop:
                     stopped = self.fabric.broadcast(stopped)
                 if due[1] or stopped:
                     self._save(self.folder.last)
-                    if board:
+                    if self.leads:
                         self.keeper.saved(history)
+                if due[0] or listening:
+                    self._heed_callbacks()
                 beat()
                 if self.step < self.options.steps and not stopped and self._asked_to_stop(signals):
                     self._stop(signals)
@@ -176,14 +214,18 @@ class Loop:
 
     def _stop(self, signals: HeldSignals) -> None:
         """Save where the run stands, and let the signal act."""
-        if self.saved_step != self.step or self.fabric.world_size > 1:  # only the first process knows what is saved
-            self._check_health(deep=True)
-            self._meet()
-            self._save(self.folder.last)
+        self._save_here()
         if self.fabric.world_size > 1:
             self.fabric.barrier()
             raise KeyboardInterrupt  # in all processes, whichever of them got the signal
         signals.deliver()
+
+    def _save_here(self) -> None:
+        """Save a checkpoint of this step, unless there is one."""
+        if self.saved_step != self.step or self.fabric.world_size > 1:  # only the first process knows what is saved
+            self._check_health(deep=True)
+            self._meet()
+            self._save(self.folder.last)
 
     def _at(self, every: int) -> bool:
         """Whether something done every so many steps is due; at the last step everything is."""
@@ -348,12 +390,3 @@ class Loop:
 def _broken(method: Method) -> bool:
     values = [v for v in method.state_dict().values() if v.is_floating_point()]
     return not bool(torch.stack([v.isfinite().all() for v in values]).all())
-
-
-@contextmanager
-def isolated_generators(options: TrainingOptions) -> Iterator[None]:
-    """Everything drawn inside follows the seed; the caller's generators stay as they were."""
-    devices = [torch.cuda.current_device()] if accelerator(options) == "cuda" else []
-    with torch.random.fork_rng(devices):
-        torch.manual_seed(options.seed)
-        yield

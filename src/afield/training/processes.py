@@ -7,7 +7,7 @@ travels by value.
 import multiprocessing
 import pickle
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from operator import attrgetter
@@ -23,6 +23,7 @@ from afield.config.outside import execute_file, load_module, text_of
 from afield.errors import AfieldError
 from afield.methods import Method, find_method
 from afield.methods.registry import add_method
+from afield.training.callbacks import Callback
 
 GUARD = "a script that starts other processes must do so under `if __name__ == '__main__':`"
 
@@ -52,6 +53,15 @@ def pack(content: Any, method: str) -> Parcel:
     except Exception as error:  # whatever the user's class holds may have an error of its own
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise AfieldError(f"method '{method}' cannot be sent to another process; in a file it can: {reason}") from error
+
+
+def packed_callbacks(callbacks: Sequence[Callback]) -> bytes:
+    """Callbacks ready for another process; those of a notebook travel by value."""
+    try:
+        return bytes(cloudpickle.dumps(tuple(callbacks)))
+    except Exception as error:  # whatever they hold may have an error of its own
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise AfieldError(f"a callback cannot be sent to the processes of training.devices: {reason}") from error
 
 
 def unpack(parcel: Parcel) -> Any:
