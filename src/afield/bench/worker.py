@@ -24,11 +24,14 @@ from afield.training.processes import Parcel, unpack
 
 
 def attempt(job: Job, folder: Path) -> Outcome:
-    """The records of a job's run, or why there are none. The folder of a failed run is removed."""
+    """The records of a job's run, or why there are none. The folder of a run that failed by itself is removed."""
     try:
         return train_job(job, folder)
     except BusyFolderError as error:
         return Failed(str(error))  # and what is there is another's
+    except OSError as error:
+        # A full disk is not the run's fault: it goes on from its checkpoint once there is room.
+        return failure_of(error)
     except Exception as error:
         failed = failure_of(error)
     finally:
@@ -53,6 +56,8 @@ def failure_of(error: Exception) -> Failed:
     """An error as the reason of a failure."""
     if isinstance(error, AfieldError):
         return Failed(" ".join(str(error).split()))
+    if isinstance(error, OSError) and error.filename:
+        return Failed(f"{error.filename}: {error.strerror}")
     return Failed(" ".join(f"{type(error).__name__}: {error}".split()), traceback.format_exc())
 
 

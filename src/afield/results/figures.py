@@ -71,6 +71,7 @@ def read_figures(
         protocol = protocols().get(header.get("name"))
         if protocol and protocol.version != header["version"]:
             protocol = None
+        header["data"]  # noqa: B018 - lacking, it is an error here
         figures = distinct([make_figure(run, selector, protocol) for run in runs])
         return Figures(figures, header, protocol, plan.targets if plan else ())
     except KeyError as error:
@@ -141,7 +142,7 @@ def check_comparable(runs: list[list[Record]]) -> None:
 def make_figure(records: list[Record], selector: str, protocol: Protocol | None) -> Figure:
     """The figure of one run, from its records."""
     config = records[0]["config"]
-    method, seed, target = config["method"]["name"], config["training"]["seed"], config["task"].get("target")
+    method, seed, target = config["method"]["name"], config["training"]["seed"], config["task"].get("target", "")
     label = records[0].get("label", method)
     if not evaluations(records):
         raise AfieldError(f"a run of {label} with seed {seed} has no evaluation")

@@ -8,40 +8,44 @@ equal runs.
 import json
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from afield.config.upgrade import upgraded_record
 from afield.errors import AfieldError
-from afield.files import write_whole
+from afield.files import read_text, write_whole
+from afield.results.shape import fault_of
 
 Record = dict[str, Any]
 
 
 def append_record(path: Path, *records: Record) -> None:
     """Add a line, or several, and see them safely to disk."""
-    with path.open("a", encoding="utf-8") as file:
-        file.write(_lines(records))
-        file.flush()
-        os.fsync(file.fileno())
+    content, whole = _lines(records).encode(), path.stat().st_size if path.exists() else 0
+    try:
+        with path.open("ab", buffering=0) as file:
+            while content:
+                content = content[file.write(content) :]
+            os.fsync(file.fileno())
+    except OSError as error:
+        with suppress(OSError):
+            os.truncate(path, whole)  # a full disk may have taken a part
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def read_records(path: Path) -> list[Record]:
     """All records of a file. A last line cut short by a kill is left out; damage anywhere else is an error."""
-    try:
-        lines = path.read_text("utf-8").split("\n")
-    except UnicodeDecodeError as error:
-        raise AfieldError(f"{path} is not a file of records: {error}") from error
-    except OSError as error:
-        raise AfieldError(f"cannot read records {path}: {error.strerror}") from error
+    lines = read_text(path, "records").split("\n")
     records = []
     for number, line in enumerate(lines[:-1], start=1):
         try:
             record = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise AfieldError(f"line {number} of {path} is not a record: {error.msg}") from error
-        if not (isinstance(record, dict) and "event" in record):
-            raise AfieldError(f"line {number} of {path} is not a record")
+        except (ValueError, RecursionError) as error:  # also of a number of thousands of digits
+            reason = getattr(error, "msg", None) or error
+            raise AfieldError(f"line {number} of {path} is not a record: {reason}") from error
+        if fault := fault_of(record):
+            raise AfieldError(f"line {number} of {path} is not a record: {fault}")
         records.append(upgraded_record(record))
     return records
 

@@ -41,10 +41,13 @@ def make_rows(figures: Figures) -> list[Row]:
     if protocol and len(figures.targets) < len(protocol.targets):  # the published average is over all targets
         published = {method: {t: row[t] for t in figures.targets if t in row} for method, row in published.items()}
     shared = shared_settings(figures.runs)
+    by_label: dict[str, list[Figure]] = {}
+    for run in figures.runs:
+        by_label.setdefault(run.label, []).append(run)
+    of_label = {label: shared_settings(variants) for label, variants in by_label.items()}
     rows: dict[str, list[Figure]] = {}
     for run in sorted(figures.runs, key=row_order):
-        variants = [other for other in figures.runs if other.label == run.label]
-        rows.setdefault(row_name(run, shared, shared_settings(variants)), []).append(run)
+        rows.setdefault(row_name(run, shared, of_label[run.label]), []).append(run)
     # Published figures are shown once: with the method itself or, if there are only variants, with the first.
     return [make_row(name, runs, figures.targets, published.pop(runs[0].method, None)) for name, runs in rows.items()]
 
