@@ -204,7 +204,7 @@ def show(
     settings: Settings = None,
 ) -> None:
     """Describe a data set: images per domain, split and class, image sizes, origin, and notes."""
-    from afield.app.show import data_tables, printable
+    from afield.app.show import data_tables
     from afield.config.data import DataOptions
     from afield.config.layers import by_section, merge, parse_assignment
     from afield.config.options import validated

@@ -10,11 +10,11 @@ from rich.table import Table
 
 from afield.app.asked import asked_layers, check_early
 from afield.app.model import load
-from afield.app.show import empty_table, printable
+from afield.app.show import empty_table
 from afield.app.train import train
 from afield.config.catalogue import canonical_name
 from afield.data.domain import DomainSet
-from afield.errors import AfieldError, unknown
+from afield.errors import AfieldError, printable, unknown
 from afield.files import check_regular, link, write_whole
 from afield.methods.registry import AnyMethod, name_of
 from afield.results.folder import RunFolder

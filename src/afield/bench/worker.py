@@ -20,6 +20,7 @@ from afield.results.folder import RunFolder
 from afield.results.records import Record, read_records
 from afield.training.assemble import opened
 from afield.training.heartbeat import heard_by
+from afield.training.post_mortem import DivergedError
 from afield.training.processes import Parcel, unpack
 
 
@@ -54,6 +55,8 @@ def attempt_sent(parcel: Parcel, place: Path | None = None) -> Outcome:
 
 def failure_of(error: Exception) -> Failed:
     """An error as the reason of a failure."""
+    if isinstance(error, DivergedError):
+        return Failed(error.reason)  # its checkpoints go with its folder
     if isinstance(error, AfieldError):
         return Failed(" ".join(str(error).split()))
     if isinstance(error, OSError) and error.filename:

@@ -23,6 +23,8 @@ class RunFolder:
         self.config = path / "config.toml"
         self.records = path / "records.jsonl"
         self.last = self.checkpoint("last")
+        self.diverged = path / "diverged.ckpt"
+        """Of a training that has diverged: the weights as they became, and what they were trained on last."""
         self.tensorboard = path / "tensorboard"
         self._best = path / "best.ckpt"  # what version 0.1.0 called the one of source-val
 
@@ -42,7 +44,7 @@ class RunFolder:
     @property
     def checkpoints(self) -> tuple[Path, ...]:
         """All that a run may have, whether they are there or not."""
-        return (*map(self.checkpoint, LABEL_FREE), *self.candidates, self._best)
+        return (*map(self.checkpoint, LABEL_FREE), *self.candidates, self._best, self.diverged)
 
     @property
     def kept(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""What the lines of a file of records must look like. A key may be missing, and there may be others: versions differ."""
+"""What the lines of a file of records must look like. Versions differ: a key may be missing, and others be there."""
 
 from typing import Any
 

@@ -38,6 +38,7 @@ from afield.training.devices import accelerator, make_fabric
 from afield.training.evaluation import Evaluator
 from afield.training.heartbeat import beat
 from afield.training.keeping import Keeper
+from afield.training.post_mortem import DivergedError, Standing, save_post_mortem
 from afield.training.progress import STEPS_BETWEEN_UPDATES, RunProgress
 from afield.training.schedules import adaptation_weight, learning_rate
 from afield.training.step import TrainingStep
@@ -95,6 +96,7 @@ class Loop:
         self.evaluator = Evaluator(setup.task, setup.views, setup.preprocessing, self.device, placement)
         self.keeper = Keeper(folder, options.keep, self._save)
         self.others: list[dict[str, Any]] = []
+        self.well = Standing(self.stream, self.device)
         self.saved_step = 0
         self.seconds = 0.0
         if not self.leads:  # weights are the same in all processes, dropout is not
@@ -127,6 +129,7 @@ class Loop:
     def _run(self, signals: HeldSignals) -> None:
         history = evaluations(read_records(self.folder.records))
         started = time.perf_counter() - self.seconds
+        self.well = Standing(self.stream, self.device)
         progress = RunProgress(self.setup.title, self.options.steps, self.step, self.shown and self.leads)
         with progress, Board(self.folder.tensorboard, self.step) if self.leads else nullcontext() as board:
             stopped = self._stops(history)
@@ -206,14 +209,21 @@ class Loop:
         """Stop on a loss, or (deep) a parameter, that is not a finite number, before anything of it is saved."""
         healthy = self.fabric.all_reduce(self.training.healthy.float(), reduce_op="min")
         if bool(healthy) and not (deep and _broken(self.method)):
+            if not deep:
+                self.well = Standing(self.stream, self.device)
             return
         culprits = ", ".join(name for name, value in self.training.losses.items() if not value.isfinite())
         raise self._diverged(culprits or "the weights")
 
     def _diverged(self, culprits: str) -> AfieldError:
-        return AfieldError(
-            f"training diverged: NaN or infinity by step {self.step} in {culprits}; {self.folder.last} keeps the good "
-            f"weights of step {self.saved_step}; try again with a smaller training.lr, or with training.clip_norm=1"
+        step, folder = self.step, self.folder
+        if self.leads:
+            accumulate = self.options.accumulate
+            save_post_mortem(folder.diverged, self._checkpoint(), self.well, self.training.losses, accumulate)
+        return DivergedError(
+            f"training diverged: NaN or infinity by step {step} in {culprits}",
+            f"{folder.last} keeps the good weights of step {self.saved_step}, {folder.diverged} the batch; try again "
+            "with a smaller training.lr, or with training.clip_norm=1",
         )
 
     def _meet(self) -> None:
@@ -297,6 +307,7 @@ class Loop:
         if self.leads:
             self.folder.sweep()
             self.folder.upgrade()
+            self.folder.diverged.unlink(missing_ok=True)
             rewrite_records(self.folder.records, [r for r in records if r.get("step", 0) <= self.step])
         self.fabric.barrier()
 
@@ -311,6 +322,12 @@ class Loop:
         """Write a checkpoint, with what `_meet` has learned."""
         if not self.leads:
             return
+        with self.average.in_place():  # a state dict has the tensors themselves
+            save_checkpoint(path, self._checkpoint())
+        if path == self.folder.last:
+            self.saved_step = self.step
+
+    def _checkpoint(self) -> Checkpoint:
         setup = self.setup
         state = {
             "model": self.method.state_dict(),
@@ -323,13 +340,7 @@ class Loop:
         }
         sources = tuple(view.name for view in setup.task.sources)
         preprocessing = asdict(setup.preprocessing)
-        checkpoint = Checkpoint(
-            setup.config, setup.task.classes, sources, preprocessing, self.step, state, setup.origin
-        )
-        with self.average.in_place():  # a state dict has the tensors themselves
-            save_checkpoint(path, checkpoint)
-        if path == self.folder.last:
-            self.saved_step = self.step
+        return Checkpoint(setup.config, setup.task.classes, sources, preprocessing, self.step, state, setup.origin)
 
     def _restore(self, checkpoint: Checkpoint) -> None:
         state = checkpoint.state

@@ -124,7 +124,8 @@ def read_libsvm(part: str, paths: list[Path]) -> Stored:
     from sklearn.datasets import load_svmlight_file
 
     with naming(paths[0]):
-        values, labels = load_svmlight_file(str(paths[0]), n_features=_USPS_SIDE**2)
+        values, labels = load_svmlight_file(str(paths[0]))
+        check_size(8 * math.prod(values.shape))
         return _usps(values.toarray(), -1, checked_labels(labels, values.shape[0], 1, 10) - 1)
 
 
