@@ -170,7 +170,7 @@ def test_of_a_large_target_a_part_is_looked_at(train_toy, tmp_path, monkeypatch)
 
 
 def test_selectors_are_judged_by_how_far_from_the_best_they_choose(tmp_path):
-    script = runpy.run_path(str(ROOT / "benchmarks/selectors.py"))
+    script = runpy.run_path(str(ROOT / "benchmarks/choosing.py"))
 
     def run(label, *evaluated):
         config = {"method": {"name": "dann"}, "task": {"kind": "uda", "target": "t"}}

@@ -1,6 +1,6 @@
 """How well selectors choose without the target's labels, from records: tables in Markdown.
 
-    python benchmarks/selectors.py results/digit5/records.jsonl results/research/digit5-budget.jsonl
+    python benchmarks/choosing.py results/digit5/records.jsonl results/research/digit5-budget.jsonl
 
 Three kinds of choice, each judged afterwards by the target's accuracy: among the evaluations of one run; among the
 settings of one method, on one target with one seed; and among all methods and settings there. Choices between runs are
