@@ -307,7 +307,8 @@ class Loop:
         if self.leads:
             self.folder.sweep()
             self.folder.upgrade()
-            self.folder.diverged.unlink(missing_ok=True)
+            if self.folder.diverged.exists():
+                self.folder.diverged.unlink()  # this run may do better
             rewrite_records(self.folder.records, [r for r in records if r.get("step", 0) <= self.step])
         self.fabric.barrier()
 

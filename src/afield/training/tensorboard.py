@@ -18,6 +18,7 @@ class Board:
         # second may come in the wrong order, and the earlier one then hides the later.
         while any(folder.glob(f"events.out.tfevents.{int(time.time()):010d}.*")):
             time.sleep(0.05)
+        self.folder = folder
         self.writer = SummaryWriter(str(folder), purge_step=step + 1)
 
     def __enter__(self) -> Self:
@@ -39,7 +40,10 @@ class Board:
                 curves |= {f"gates/{domain}/{k}": v for k, v in result.get("gates", {}).items()}
         for domain, said in evaluation.get("unlabelled", {}).items():
             curves |= {f"unlabelled/{domain}/{k}": v for k, v in said.items() if isinstance(v, float)}
-        for name, value in curves.items():
-            if value is not None:  # the accuracy of a target without labels
-                self.writer.add_scalar(name, value, evaluation["step"])
-        self.writer.flush()
+        try:
+            for name, value in curves.items():
+                if value is not None:  # the accuracy of a target without labels
+                    self.writer.add_scalar(name, value, evaluation["step"])
+            self.writer.flush()
+        except OSError as error:  # of a full disk, which names no file
+            raise OSError(error.errno, error.strerror, str(self.folder)) from error
