@@ -345,7 +345,9 @@ class Loop:
 
     def _restore(self, checkpoint: Checkpoint) -> None:
         state = checkpoint.state
-        self.saved_step, self.seconds = checkpoint.step, state["seconds"]
+        if not 0 <= checkpoint.step <= self.options.steps:
+            raise ValueError(f"the checkpoint is of step {checkpoint.step} of {self.options.steps}")
+        self.saved_step, self.seconds = checkpoint.step, max(0.0, float(state["seconds"]))
         self.method.load_state_dict(state["model"])
         self.average.load_state_dict(state, checkpoint.step)
         own = [state, *state["others"]][self.fabric.global_rank]
