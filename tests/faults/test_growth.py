@@ -2,17 +2,13 @@
 
 import gc
 import tracemalloc
-from pathlib import Path
 
-import pytest
 import torch
 
+from afield.results import table
 from afield.results.records import rewrite_records
-from afield.results.table import make_table
 from afield.training.heartbeat import heard_by
 from support.tables import make_run
-
-ROOT = Path(__file__).parents[2]
 
 
 def test_memory_does_not_grow_with_steps(train_toy, tmp_path, monkeypatch):
@@ -23,7 +19,7 @@ def test_memory_does_not_grow_with_steps(train_toy, tmp_path, monkeypatch):
 
     def look():
         steps[0] += 1
-        if steps[0] in (200, 600):
+        if steps[0] in (100, 250):
             gc.collect()
             held[steps[0]] = tracemalloc.get_traced_memory()[0]
             tensors[steps[0]] = sum(isinstance(each, torch.Tensor) for each in gc.get_objects())
@@ -32,18 +28,15 @@ def test_memory_does_not_grow_with_steps(train_toy, tmp_path, monkeypatch):
     tracemalloc.start()
     try:
         with heard_by(look):
-            train_toy(tmp_path / "run", "baseline", 600, settings=settings)
+            train_toy(tmp_path / "run", "baseline", 250, settings=settings)
     finally:
         tracemalloc.stop()
-    assert tensors[600] <= tensors[200] + 5
-    assert held[600] - held[200] < 300_000, "eight evaluations' records are kept, and nothing of the steps"
+    assert tensors[250] <= tensors[100] + 5
+    assert held[250] - held[100] < 150_000, "three evaluations' records are kept, and nothing of the steps"
 
 
-@pytest.mark.parametrize("count", [3000])
-def test_a_table_looks_at_each_run_of_a_long_file_a_few_times_only(tmp_path, monkeypatch, count):
+def test_a_table_looks_at_each_run_of_a_long_file_a_few_times_only(tmp_path, monkeypatch, count=600):
     """Not at every other run for each, which would take hours for a hundred thousand."""
-    from afield.results import table
-
     looked, plain = [0], table.shared_settings
 
     def counting(runs):
@@ -54,6 +47,6 @@ def test_a_table_looks_at_each_run_of_a_long_file_a_few_times_only(tmp_path, mon
     labels = ["baseline", "far", "dann"]
     runs = [make_run(labels[number % 3], "street", number // 3, 0.5) for number in range(count)]
     rewrite_records(tmp_path / "records.jsonl", [record for run in runs for record in run])
-    made = make_table([tmp_path / "records.jsonl"])
+    made = table.make_table([tmp_path / "records.jsonl"])
     assert [row.targets["street"].n for row in made.rows] == [count // 3] * 3
     assert looked[0] <= 4 * count
