@@ -8,6 +8,10 @@ from difflib import get_close_matches
 class AfieldError(Exception):
     """Something the user asked for cannot be done; the command line prints it and exits with 2."""
 
+    def __str__(self) -> str:
+        """One line, also where a file's own words are quoted, which may be many."""
+        return " ".join(super().__str__().splitlines())
+
 
 def printable(text: str) -> str:
     """A text that a stranger may have written, without control characters, which could change a terminal's state."""
