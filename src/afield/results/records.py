@@ -5,12 +5,15 @@ evaluation, and one `end` line. Wall-clock time stands in the `end` line alone, 
 equal runs.
 """
 
+import gc
 import json
 import os
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+from pydantic_core import from_json
 
 from afield.config.upgrade import upgraded_record
 from afield.errors import AfieldError
@@ -38,16 +41,28 @@ def read_records(path: Path) -> list[Record]:
     """All records of a file. A last line cut short by a kill is left out; damage anywhere else is an error."""
     lines = read_text(path, "records").split("\n")
     records = []
-    for number, line in enumerate(lines[:-1], start=1):
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError) as error:  # also of a number of thousands of digits
-            reason = getattr(error, "msg", None) or error
-            raise AfieldError(f"line {number} of {path} is not a record: {reason}") from error
-        if fault := fault_of(record):
-            raise AfieldError(f"line {number} of {path} is not a record: {fault}")
-        records.append(upgraded_record(record))
+    with collector_paused():
+        for number, line in enumerate(lines[:-1], start=1):
+            try:
+                record = from_json(line)  # twice as fast as the standard library's
+            except ValueError as error:
+                raise AfieldError(f"line {number} of {path} is not a record: {error}") from error
+            if fault := fault_of(record):
+                raise AfieldError(f"line {number} of {path} is not a record: {fault}")
+            records.append(upgraded_record(record))
     return records
+
+
+@contextmanager
+def collector_paused() -> Iterator[None]:
+    """Reading makes millions of objects and no garbage; Python would look through all of them again and again."""
+    before = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if before:
+            gc.enable()
 
 
 def rewrite_records(path: Path, records: Iterable[Record]) -> None:

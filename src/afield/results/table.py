@@ -8,6 +8,7 @@ from afield.config.protocols import published_figures, published_source
 from afield.config.selectors import MEANINGS
 from afield.errors import AfieldError
 from afield.results.figures import Figure, Figures, read_figures
+from afield.results.records import collector_paused
 from afield.results.reproduction import make_reproduction
 from afield.results.rows import Row, Table, captions, make_row
 from afield.results.settings import usual_settings, written
@@ -16,6 +17,7 @@ from afield.results.settings import usual_settings, written
 ORDER = tuple(published_figures("digit5"))
 
 
+@collector_paused()
 def make_table(
     paths: Sequence[Path], selector: str = "last", protocol: str | None = None, plan: Path | None = None
 ) -> Table:

@@ -22,7 +22,7 @@ Indices = NDArray[np.int64]
 
 _USPS_SIDE = 16
 MOST_BYTES = 2_000_000_000
-"""Of what a file unpacks to; the largest of those published, the training images of SYN, has three quarters of it."""
+"""Of what a file unpacks to; the largest of those published, the training images of SYN, has three quarters of that."""
 
 
 @dataclass(frozen=True)
