@@ -4,13 +4,17 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test check docs format tables clean
+.PHONY: demo test fuzz check docs format tables clean
 
 demo: $(INSTALLED)
 	$(BIN)/afield demo --out runs/demo --overwrite
 
 test: $(INSTALLED)
 	$(BIN)/pytest
+
+# Damaged files of every kind; `make test` tries a few of each.
+fuzz: $(INSTALLED)
+	AFIELD_FUZZ=10000 $(BIN)/pytest tests/faults/test_fuzz.py -n 0 -v
 
 check: $(INSTALLED)
 	$(BIN)/ruff check .

@@ -8,6 +8,15 @@ from difflib import get_close_matches
 class AfieldError(Exception):
     """Something the user asked for cannot be done; the command line prints it and exits with 2."""
 
+    def __str__(self) -> str:
+        """One line, also where a file's own words are quoted, which may be many."""
+        return " ".join(super().__str__().splitlines())
+
+
+def printable(text: str) -> str:
+    """A text that a stranger may have written, without control characters, which could change a terminal's state."""
+    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
+
 
 class MissingMethodError(AfieldError):
     """The method of a run or a checkpoint is not part of afield, and is not known in this process."""

@@ -6,6 +6,7 @@ import hashlib
 import os
 import shutil
 import stat
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -83,6 +84,23 @@ def link(source: Path, path: Path) -> None:
             shutil.copyfile(source, temporary)
 
 
+def check_regular(path: Path) -> None:
+    """Raise if a path is a device or a pipe, which may have no end, or wait for a writer for ever."""
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise AfieldError(f"cannot read {path}: it is no regular file, but a device, a pipe or a socket")
+
+
+def read_text(path: Path, what: str, most_bytes: int | None = None) -> str:
+    """The text of a file that the user names, or one line that says why there is none; `what` it should be."""
+    check_regular(path)
+    try:
+        if most_bytes is not None and (size := path.stat().st_size) > most_bytes:
+            raise AfieldError(f"cannot read {what} {path}: it has {size:,} bytes, and at most {most_bytes:,} are read")
+        return path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise AfieldError(f"cannot read {what} {path}: {getattr(error, 'strerror', None) or error}") from error
+
+
 def is_safetensors(start: bytes) -> bool:
     """Whether a file of tensors that begins with these nine bytes is safetensors: its header comes after its length."""
     return start[8:9] == b"{"
@@ -99,10 +117,15 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def remove_leftovers(path: Path) -> None:
-    """Remove what writers of a file, killed in the middle, have left beside it."""
+def remove_leftovers(path: Path, older_than: float = 0.0) -> None:
+    """Remove what writers of a file, killed in the middle, have left beside it.
+
+    Where others may be writing now, as into a cache, only what has lain there for so many seconds.
+    """
     for left in path.parent.glob(f"{path.name}.*tmp"):
-        shutil.rmtree(left, ignore_errors=True)
+        with suppress(OSError):  # it has just gone
+            if not older_than or time.time() - left.stat().st_mtime > older_than:
+                shutil.rmtree(left, ignore_errors=True)
 
 
 @contextmanager

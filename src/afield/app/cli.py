@@ -1,5 +1,6 @@
 """The command line. Errors a user can cause exit with 2 and one line on standard error; a bug shows its traceback."""
 
+import errno
 import json
 import sys
 import warnings
@@ -46,7 +47,7 @@ from afield.app.report_commands import report as report_command
 from afield.app.screen import out
 from afield.app.stopped import INTERRUPTED, Terminated, say_stopped, termination_raised
 from afield.app.table_command import table as table_command
-from afield.errors import AfieldError, MissingMethodError, unknown
+from afield.errors import AfieldError, MissingMethodError, printable, unknown
 
 # Commands import what they need when they run: torch takes seconds, and most commands do not need it.
 
@@ -60,6 +61,9 @@ data_app = typer.Typer(
     help="Data sets: list them, look at them, download them.", invoke_without_command=True, rich_markup_mode=None
 )
 app.add_typer(data_app, name="data", epilog="Example: afield data show digits")
+
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+"""How the system says that no more can be written; where the screen is a file, it names none."""
 
 
 def print_version(asked: bool) -> None:
@@ -187,7 +191,7 @@ def show(
     settings: Settings = None,
 ) -> None:
     """Describe a data set: images per domain, split and class, image sizes, origin, and notes."""
-    from afield.app.show import data_tables, printable
+    from afield.app.show import data_tables
     from afield.config.data import DataOptions
     from afield.config.layers import by_section, merge, parse_assignment
     from afield.config.options import validated
@@ -238,6 +242,7 @@ def main() -> None:
         with termination_raised():
             # Named, so that `python -m afield` completes and helps as `afield` does.
             code = app(prog_name="afield", standalone_mode=False) or 0
+            sys.stdout.flush()  # here, where a disk that is full can still be named
         if code == INTERRUPTED:
             say_stopped("interrupted")
         sys.exit(code)
@@ -249,9 +254,9 @@ def main() -> None:
     except AfieldError as error:
         fail(str(error))
     except OSError as error:
-        if error.filename is None:
+        if error.filename is None and error.errno not in FULL:
             raise
-        fail(f"{error.filename}: {error.strerror}")
+        fail(f"{error.filename or 'cannot write'}: {error.strerror}")
     except Exception as error:
         message = usage_error(error)
         if message is None:
@@ -263,7 +268,7 @@ def one_line(
     message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
 ) -> str:
     """A warning without the place in the code that gave it, which says nothing to a user."""
-    return f"afield: warning: {' '.join(str(message).split())}\n"
+    return f"afield: warning: {printable(' '.join(str(message).split()))}\n"
 
 
 def usage_error(error: Exception) -> str | None:
@@ -278,5 +283,5 @@ def usage_error(error: Exception) -> str | None:
 
 def fail(message: str) -> None:
     """One line on standard error, and exit code 2."""
-    print("afield: " + " ".join(message.split()), file=sys.stderr)
+    print("afield: " + printable(" ".join(message.split())), file=sys.stderr)
     sys.exit(2)

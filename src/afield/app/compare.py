@@ -10,12 +10,12 @@ from rich.table import Table
 
 from afield.app.asked import asked_layers, check_early
 from afield.app.model import load
-from afield.app.show import empty_table, printable
+from afield.app.show import empty_table
 from afield.app.train import train
 from afield.config.catalogue import canonical_name
 from afield.data.domain import DomainSet
-from afield.errors import AfieldError, unknown
-from afield.files import link, write_whole
+from afield.errors import AfieldError, printable, unknown
+from afield.files import check_regular, link, write_whole
 from afield.methods.registry import AnyMethod, name_of
 from afield.results.folder import RunFolder
 from afield.results.ranking import Ranking
@@ -76,6 +76,7 @@ def compare(
 
 def read_labelled(file: Path) -> dict[Path, str]:
     """Images and their classes from a CSV file with the columns path and label; paths are relative to the file."""
+    check_regular(file)
     try:
         with file.open(newline="", encoding="utf-8-sig") as lines:
             rows = list(csv.DictReader(lines))

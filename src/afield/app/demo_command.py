@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from afield.app.completion import data_names
 from afield.app.options import (
     Backbone,
     BatchSize,
@@ -15,7 +16,6 @@ from afield.app.options import (
     SkipBad,
     Steps,
     Weights,
-    data_names,
     parsed_settings,
 )
 from afield.app.screen import out

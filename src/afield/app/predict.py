@@ -15,9 +15,10 @@ from torch import Tensor
 from afield.app.images import find_images, read_image
 from afield.app.model import Model, check_numbers, load
 from afield.data.pixels import UnreadableImageError
-from afield.errors import AfieldError
+from afield.errors import AfieldError, printable
 from afield.files import making_folder, replacing
 from afield.methods.registry import AnyMethod
+from afield.results.long_form import cell
 from afield.training.devices import best_device
 
 FORMATS = (".csv", ".json")
@@ -112,7 +113,9 @@ def write_predictions(predictions: Iterable[Prediction], file: Path | None, as_j
     pieces = json_pieces if as_json or (file and file.suffix.lower() == ".json") else csv_pieces
     if file is None:
         for piece in pieces(predictions):
-            sys.stdout.write(piece)
+            # Names in a stranger's checkpoint must not reach a terminal as commands.
+            shown = "\n".join(map(printable, piece.split("\n"))) if sys.stdout.isatty() else piece
+            sys.stdout.write(shown)
         return
     with (
         making_folder(file),
@@ -141,8 +144,8 @@ def csv_pieces(predictions: Iterable[Prediction]) -> Iterator[str]:
         if not number:
             endings = ["", *(f"_{place}" for place in range(2, len(guesses) + 1))]
             writer.writerow(["file", *(f"{name}{ending}" for ending in endings for name in ("class", "probability"))])
-        cells = [cell for guess in guesses for cell in (guess["class"], guess["probability"])]
-        writer.writerow([prediction["file"], *cells])
+        cells = [each for guess in guesses for each in (cell(guess["class"]), guess["probability"])]
+        writer.writerow([cell(prediction["file"]), *cells])
         yield text.getvalue()
         text.seek(0)
         text.truncate()

@@ -1,5 +1,6 @@
 """Where commands print tables."""
 
+import os
 from typing import Any
 
 from rich.console import Console
@@ -7,6 +8,8 @@ from rich.console import Console
 # Names of domains, classes and rows may contain brackets and colons, which must not be read as markup.
 PLAIN: dict[str, Any] = {"markup": False, "emoji": False, "highlight": False}
 WIDE = 160
+if os.environ.get("COLUMNS") == "0":  # as some terminals say that they do not know; rich would then print nothing
+    del os.environ["COLUMNS"]
 out = Console(soft_wrap=True, **PLAIN)
 
 

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from rich.table import Table
 
 from afield.data.domain import Domain, DomainSet, Split
+from afield.errors import printable
 from afield.results.run import Run
 from afield.results.summary import percent
 
@@ -18,11 +19,6 @@ DOMAINS_PER_TABLE = 6
 LEFT: Literal["left"] = "left"
 RIGHT: Literal["right"] = "right"
 LABELLED_SPLITS = ("train", "validation", "test")
-
-
-def printable(text: str) -> str:
-    """A name from a file or a stranger without control characters, which could change a terminal's state."""
-    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
 
 
 def empty_table(title: str, text: Sequence[str], numbers: Sequence[str], more_text: Sequence[str] = ()) -> Table:

@@ -20,15 +20,19 @@ from afield.results.folder import RunFolder
 from afield.results.records import Record, read_records
 from afield.training.assemble import opened
 from afield.training.heartbeat import heard_by
+from afield.training.post_mortem import DivergedError
 from afield.training.processes import Parcel, unpack
 
 
 def attempt(job: Job, folder: Path) -> Outcome:
-    """The records of a job's run, or why there are none. The folder of a failed run is removed."""
+    """The records of a job's run, or why there are none. The folder of a run that failed by itself is removed."""
     try:
         return train_job(job, folder)
     except BusyFolderError as error:
         return Failed(str(error))  # and what is there is another's
+    except OSError as error:
+        # A full disk is not the run's fault: it goes on from its checkpoint once there is room.
+        return failure_of(error)
     except Exception as error:
         failed = failure_of(error)
     finally:
@@ -51,8 +55,12 @@ def attempt_sent(parcel: Parcel, place: Path | None = None) -> Outcome:
 
 def failure_of(error: Exception) -> Failed:
     """An error as the reason of a failure."""
+    if isinstance(error, DivergedError):
+        return Failed(error.reason)  # its checkpoints go with its folder
     if isinstance(error, AfieldError):
         return Failed(" ".join(str(error).split()))
+    if isinstance(error, OSError) and error.filename:
+        return Failed(f"{error.filename}: {error.strerror}")
     return Failed(" ".join(f"{type(error).__name__}: {error}".split()), traceback.format_exc())
 
 

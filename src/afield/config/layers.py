@@ -25,8 +25,11 @@ from afield.config.options import MethodOptions, validated
 from afield.config.selectors import check_images
 from afield.config.training import TrainingOptions
 from afield.errors import AfieldError, unknown
+from afield.files import read_text
 
 Values = dict[str, dict[str, Any]]
+MOST_BYTES = 1_000_000
+"""Of a config file; one of some hundred options has ten thousand."""
 
 
 @dataclass(frozen=True)
@@ -174,10 +177,8 @@ def _data_presets() -> dict[str, Values]:
 def read_config(path: Path) -> Values:
     """The values of a TOML file."""
     try:
-        return tomllib.loads(path.read_text("utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise AfieldError(f"cannot read config file {path}: {getattr(error, 'strerror', None) or error}") from error
-    except tomllib.TOMLDecodeError as error:
+        return tomllib.loads(read_text(path, "config file", MOST_BYTES))
+    except (ValueError, RecursionError) as error:  # also of numbers of thousands of digits, and of lists in lists
         raise AfieldError(f"config file {path} is not valid TOML: {error}") from error
 
 
@@ -190,7 +191,7 @@ def parse_assignment(text: str) -> dict[str, Any]:
         raise AfieldError(f"a setting is one section.key=value on one line, not '{text}'")
     try:
         parsed = tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         parsed = value.strip()
     return {path.strip(): parsed}
 

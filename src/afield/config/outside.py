@@ -19,6 +19,7 @@ from typing import Any
 
 from afield.config.cards import FILE_MODULE, outside_cards, remove_card
 from afield.errors import AfieldError, unknown
+from afield.files import check_regular
 
 HOW = "decorate a subclass of afield.Method with @afield.register_method"
 MOST_CHARACTERS = 300
@@ -114,6 +115,7 @@ def _read(path: Path, shown: str) -> bytes:
         raise AfieldError(f"{shown} is a folder, not a file with a method")
     if not path.name.endswith(".py"):
         raise AfieldError(f"a file with a method is a Python file, such as ./mine.py, not {shown}")
+    check_regular(path)
     try:
         return path.read_bytes()
     except FileNotFoundError as error:

@@ -140,8 +140,8 @@ def identity_of_record(header: dict[str, Any]) -> str | None:
 
     Options that did not exist when the record was written count as defaults.
     """
-    protocol = header["protocol"]
     try:
+        protocol = header["protocol"]
         return identity(protocol["name"], protocol["version"], header["label"], completed(header["config"]))
     except (AfieldError, KeyError):
         return None

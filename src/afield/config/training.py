@@ -18,7 +18,7 @@ class TrainingOptions(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
     steps: int = Field(1000, ge=1, description="optimiser steps")
-    batch_size: int = Field(64, ge=2, description="images per domain in a batch")
+    batch_size: int = Field(64, ge=2, le=100_000, description="images per domain in a batch")
     accumulate: int = Field(1, ge=1, description="batches per step, over which gradients are averaged")
     optimiser: OptimiserName = Field("sgd", description="the optimiser; a method may declare another for a part of it")
     lr: float = Field(0.05, gt=0, description="learning rate")

@@ -12,11 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 from platformdirs import user_cache_dir
 
-from afield.files import replacing
+from afield.files import remove_leftovers, replacing
 
 Arrays = dict[str, NDArray[Any]]
 
 _DIGEST = "sha256"
+SECONDS_OF_A_DAY = 24 * 60 * 60
+"""What is still half-written then was left by a kill: nothing takes so long to write."""
 
 
 def cache_folder() -> Path:
@@ -54,6 +56,7 @@ def _read(path: Path) -> Arrays:
 
 def _write(path: Path, arrays: Arrays, save: Callable[..., None]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
+    remove_leftovers(path, older_than=SECONDS_OF_A_DAY)
     # Two processes that build at once replace each other's equal result.
     with replacing(path) as temporary, temporary.open("wb") as handle:
         save(handle, allow_pickle=False, **{_DIGEST: np.array(_digest(path.stem, arrays))}, **arrays)

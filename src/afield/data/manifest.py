@@ -9,6 +9,7 @@ from typing import Any
 
 from afield.data.entries import Files, ImageEntry, Listing, some_of, split_named
 from afield.errors import AfieldError
+from afield.files import check_regular
 
 MANIFEST_SUFFIXES = (".csv", ".parquet")
 LAYOUT = "a manifest has the columns path, domain, label and, where splits are given, split"
@@ -45,6 +46,7 @@ def list_manifest(path: Path, *, skip_bad: bool = False, domain: str = "", label
 
 def _read(path: Path, columns: dict[str, str]) -> Iterator[Sequence[Any]]:
     """Path, domain, label and split of each row, as they stand there."""
+    check_regular(path)
     try:
         yield from (_read_csv if path.suffix.lower() == ".csv" else _read_parquet)(path, columns)
     except OSError as error:

@@ -22,11 +22,11 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from afield.config.data import Oblong
-from afield.data.cache import cache_folder
+from afield.data.cache import SECONDS_OF_A_DAY, cache_folder
 from afield.data.decoding import EncodedImages
 from afield.data.images import Digest, Images, Indices, JoinedImages, Pixels
 from afield.data.pixels import PIXELS_VERSION
-from afield.files import replacing
+from afield.files import remove_leftovers, replacing
 
 GIGABYTE = 10**9
 SAVE_EVERY = 4096  # images
@@ -204,6 +204,7 @@ def _save(file: BinaryIO, path: Path, done: NDArray[np.bool_]) -> None:
     """First the pixels, then the word that they are there."""
     bits = np.packbits(done).tobytes()
     with suppress(OSError):
+        remove_leftovers(_done_file(path), older_than=SECONDS_OF_A_DAY)
         os.fdatasync(file.fileno())
         with replacing(_done_file(path)) as unfinished:
             unfinished.write_bytes(bits)

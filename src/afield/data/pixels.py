@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from afield.errors import AfieldError
+from afield.files import check_regular
 
 if TYPE_CHECKING:  # a process that only decodes does without pydantic
     from afield.config.data import Oblong
@@ -63,6 +64,8 @@ def open_image(source: str | Path | bytes, least_side: int | None = None) -> Ima
     A JPEG is decoded at 1/2, 1/4 or 1/8 of its size where both sides stay at least `least_side` long.
     """
     name = _name(source)
+    if not isinstance(source, bytes):
+        check_regular(Path(source))
     try:
         image = Image.open(io.BytesIO(source) if isinstance(source, bytes) else source)
     except FileNotFoundError as error:

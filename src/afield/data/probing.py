@@ -12,9 +12,9 @@ from typing import Protocol
 from rich.console import Console
 from rich.progress import Progress
 
-from afield.data.cache import cache_folder
+from afield.data.cache import SECONDS_OF_A_DAY, cache_folder
 from afield.data.decoding import Probe, Sources, decoders
-from afield.files import write_whole
+from afield.files import remove_leftovers, write_whole
 
 IN_A_REQUEST = 32
 WORTH_A_BAR = 500
@@ -111,7 +111,7 @@ def _read(path: Path) -> dict[str, Probe]:
             bytes.fromhex(digest)
             known[key] = Probe(str(digest), int(width), int(height), "")
         return known
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError):
         return {}
 
 
@@ -122,6 +122,7 @@ def _write(path: Path, stamps: Sequence[str], probes: Sequence[Probe | None]) ->
     }
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        remove_leftovers(path, older_than=SECONDS_OF_A_DAY)
         write_whole(path, json.dumps({"format": FORMAT, "images": images}, separators=(",", ":")))
     except OSError as error:
         warnings.warn(f"cannot write {path} ({error}); all images will be looked at again next time", stacklevel=2)

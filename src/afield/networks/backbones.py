@@ -128,9 +128,14 @@ def _grid(model: Any, count: int) -> tuple[int, int] | None:
 
 
 def check_backbone(name: str) -> None:
-    """Raise, with the nearest spelling, unless the backbone exists."""
-    if name != DIGIT_NETWORK and not timm.is_model(name):
+    """Raise, with the nearest spelling, unless the backbone exists; after a dot timm names weights for it."""
+    if name == DIGIT_NETWORK:
+        return
+    if not timm.is_model(name):
         raise unknown("backbone", name, [DIGIT_NETWORK, *timm.list_models()])
+    architecture, dot, _ = name.partition(".")
+    if dot and not timm.is_model_pretrained(name):
+        raise unknown("weights of a backbone", name, timm.list_models(f"{architecture}.*", pretrained=True))
 
 
 def build_backbone(options: NetworkOptions, image_size: int) -> nn.Module:

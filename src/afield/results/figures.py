@@ -9,7 +9,7 @@ from typing import Any
 from afield.config.plan import PlanFile, identity_of_record, plan_jobs
 from afield.config.protocols import Protocol, protocols
 from afield.config.selectors import check_selector
-from afield.errors import AfieldError, unknown
+from afield.errors import AfieldError, printable, unknown
 from afield.results.records import Record, evaluations, read_runs, record_files
 from afield.results.selection import select, target_score
 from afield.results.settings import unusual_settings
@@ -67,8 +67,8 @@ def read_figures(
     try:
         runs = [run for path in paths for run in runs_at(path)]
         runs = of_one_protocol(of_plan(runs, plan) if plan else runs, wanted)
-        header = runs[0][0]["protocol"]
-        protocol = protocols().get(header.get("name"))
+        header: Record = {"data": runs[0][0]["protocol"]["data"], **runs[0][0]["protocol"]}
+        protocol = protocols().get(header.get("name", UNNAMED))
         if protocol and protocol.version != header["version"]:
             protocol = None
         figures = distinct([make_figure(run, selector, protocol) for run in runs])
@@ -141,7 +141,7 @@ def check_comparable(runs: list[list[Record]]) -> None:
 def make_figure(records: list[Record], selector: str, protocol: Protocol | None) -> Figure:
     """The figure of one run, from its records."""
     config = records[0]["config"]
-    method, seed, target = config["method"]["name"], config["training"]["seed"], config["task"].get("target")
+    method, seed, target = config["method"]["name"], config["training"]["seed"], config["task"].get("target", "")
     label = records[0].get("label", method)
     if not evaluations(records):
         raise AfieldError(f"a run of {label} with seed {seed} has no evaluation")
@@ -151,7 +151,8 @@ def make_figure(records: list[Record], selector: str, protocol: Protocol | None)
     if any(result["accuracy"] is None for result in chosen["target"].values()):
         raise AfieldError(f"target '{target}' of {label} with seed {seed} has no labels, and a table is about accuracy")
     settings = unusual_settings(config, protocol)
-    return Figure(label, method, target, seed, config["data"]["preset"], settings, 100 * target_score(chosen))
+    accuracy, preset = 100 * target_score(chosen), config["data"]["preset"]
+    return Figure(printable(label), method, printable(target), seed, preset, settings, accuracy)
 
 
 def distinct(runs: list[Figure]) -> list[Figure]:

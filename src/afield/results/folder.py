@@ -25,6 +25,8 @@ class RunFolder:
         self.config = path / "config.toml"
         self.records = path / "records.jsonl"
         self.last = self.checkpoint("last")
+        self.diverged = path / "diverged.ckpt"
+        """Of a training that has diverged: the weights as they became, and what they were trained on last."""
         self.tensorboard = path / "tensorboard"
         self.wandb = path / "wandb"
         self.loggers = path / "loggers.json"
@@ -46,7 +48,7 @@ class RunFolder:
     @property
     def checkpoints(self) -> tuple[Path, ...]:
         """All that a run may have, whether they are there or not."""
-        return (*map(self.checkpoint, LABEL_FREE), *self.candidates, self._best)
+        return (*map(self.checkpoint, LABEL_FREE), *self.candidates, self._best, self.diverged)
 
     @property
     def kept(self) -> list[str]:

@@ -11,6 +11,7 @@ from afield.results.show import average_of
 
 COLUMNS = ("protocol", "selector", "method", "target", "kind", "mean", "std", "n", "source")
 OURS = "measured"
+FORMULA = ("=", "+", "-", "@", "\t", "\r")
 FROM_MEMORY = "quoted from memory"
 
 
@@ -24,8 +25,24 @@ def as_csv(table: Table) -> str:
     writer.writeheader()
     for row in table.rows:
         for line in lines_of(table, row):
-            writer.writerow({"protocol": table.protocol, "selector": table.selector, "method": row.name, **line})
+            named = {"protocol": cell(table.protocol or ""), "selector": table.selector, "method": cell(row.name)}
+            writer.writerow({**named, **line})
     return text.getvalue()
+
+
+def cell(text: str) -> str:
+    """A name as a cell that a spreadsheet does not take for a formula: one that begins like one gets an apostrophe.
+
+    >>> [cell(text) for text in ("bus", "=HYPERLINK(1)", "-1")]
+    ['bus', "'=HYPERLINK(1)", '-1']
+    """
+    if not text.startswith(FORMULA):
+        return text
+    try:
+        float(text)
+    except ValueError:
+        return f"'{text}"
+    return text
 
 
 def lines_of(table: Table, row: Row) -> Iterator[dict[str, str | float | None]]:
@@ -33,7 +50,7 @@ def lines_of(table: Table, row: Row) -> Iterator[dict[str, str | float | None]]:
     shown = {**table.columns, **{name: name for name in average_of(table)}}
     for name, target in shown.items():
         own = row.targets.get(name, row.average)
-        yield {"target": target, "kind": OURS, "mean": own.mean, "std": own.std, "n": own.n}
+        yield {"target": cell(target), "kind": OURS, "mean": own.mean, "std": own.std, "n": own.n}
     for name, mean in (row.published or {}).items():
         if name in shown:
             yield {"target": shown[name], "kind": "published", "mean": mean, "source": published_source()}

@@ -5,45 +5,64 @@ evaluation, and one `end` line. Wall-clock time stands in the `end` line alone, 
 equal runs.
 """
 
+import gc
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from pydantic_core import from_json
+
 from afield.config.upgrade import upgraded_record
 from afield.errors import AfieldError
-from afield.files import write_whole
+from afield.files import read_text, write_whole
+from afield.results.shape import fault_of
 
 Record = dict[str, Any]
 
 
 def append_record(path: Path, *records: Record) -> None:
     """Add a line, or several, and see them safely to disk."""
-    with path.open("a", encoding="utf-8") as file:
-        file.write(_lines(records))
-        file.flush()
-        os.fsync(file.fileno())
+    content, whole = _lines(records).encode(), path.stat().st_size if path.exists() else 0
+    try:
+        with path.open("ab", buffering=0) as file:
+            while content:
+                content = content[file.write(content) :]
+            os.fsync(file.fileno())
+    except OSError as error:
+        with suppress(OSError):
+            os.truncate(path, whole)  # a full disk may have taken a part
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def read_records(path: Path) -> list[Record]:
     """All records of a file. A last line cut short by a kill is left out; damage anywhere else is an error."""
-    try:
-        lines = path.read_text("utf-8").split("\n")
-    except UnicodeDecodeError as error:
-        raise AfieldError(f"{path} is not a file of records: {error}") from error
-    except OSError as error:
-        raise AfieldError(f"cannot read records {path}: {error.strerror}") from error
+    lines = read_text(path, "records").split("\n")
     records = []
-    for number, line in enumerate(lines[:-1], start=1):
-        try:
-            record = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise AfieldError(f"line {number} of {path} is not a record: {error.msg}") from error
-        if not (isinstance(record, dict) and "event" in record):
-            raise AfieldError(f"line {number} of {path} is not a record")
-        records.append(upgraded_record(record))
+    with collector_paused():
+        for number, line in enumerate(lines[:-1], start=1):
+            try:
+                record = from_json(line)  # twice as fast as the standard library's
+            except ValueError as error:
+                raise AfieldError(f"line {number} of {path} is not a record: {error}") from error
+            if fault := fault_of(record):
+                raise AfieldError(f"line {number} of {path} is not a record: {fault}")
+            records.append(upgraded_record(record))
     return records
+
+
+@contextmanager
+def collector_paused() -> Iterator[None]:
+    """Reading makes millions of objects and no garbage; Python would look through all of them again and again."""
+    before = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if before:
+            gc.enable()
 
 
 def rewrite_records(path: Path, records: Iterable[Record]) -> None:

@@ -77,4 +77,9 @@ def read_run(folder: Path, selector: str = "last") -> Run:
     records = read_records(RunFolder(folder).records)
     if not end_of(records):
         raise AfieldError(f"the run in {folder} has not ended; resume continues it")
-    return Run(folder, selector, select(evaluations(records), selector), records)
+    try:
+        run = Run(folder, selector, select(evaluations(records), selector), records)
+        _ = run.accuracy, run.source_accuracy, run.step, run.seconds
+    except KeyError as error:
+        raise AfieldError(f"the records in {folder} lack {error}, which a result needs") from error
+    return run

@@ -17,7 +17,10 @@ SELECTORS = (*LABEL_FREE, "oracle")
 
 def source_score(evaluation: Record) -> float:
     """Mean of the sources' accuracies on held-out images; every source has the same weight."""
-    return fmean(result["accuracy"] for result in evaluation["sources"].values())
+    accuracies = [result["accuracy"] for result in evaluation["sources"].values()]
+    if not accuracies or None in accuracies:
+        raise AfieldError("an evaluation in these records lacks the accuracy of a source")
+    return fmean(accuracies)
 
 
 def target_score(evaluation: Record) -> float:
@@ -61,7 +64,8 @@ def has_scores(evaluation: Record, selector: str) -> bool:
     results = evaluation.get("unlabelled", {}).values()
     if selector in ("last", "source-val"):
         return True
-    return bool(results) and all(name in result for result in results for name in needed.get(selector, (selector,)))
+    names = needed.get(selector, (selector,))
+    return bool(results) and all(isinstance(result.get(name), float | int) for result in results for name in names)
 
 
 def scores(evaluations: Sequence[Record], selector: str) -> list[float]:

@@ -1,7 +1,7 @@
 """The settings of a recorded run that differ from those of its protocol and method: they make a row of their own."""
 
 import json
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 from afield.config.cards import Card, cards
@@ -15,6 +15,9 @@ NO_MATTER = {
     "data.name", "task.target", "method.name", "training.seed",
     *(f"{section}.{key}" for section, keys in HOW_NOT_WHAT.items() for key in keys),
 }  # fmt: skip
+
+
+LARGEST = 2**53  # of the whole numbers that are all floats too
 
 
 def usual_settings(preset: str, method: str, protocol: Protocol | None) -> dict[str, str]:
@@ -47,8 +50,13 @@ def flat(config: Values) -> dict[str, str]:
 
 
 def _json(value: Any) -> str:
+    return _short_json(value) if value.__hash__ else json.dumps(value)
+
+
+@lru_cache(maxsize=10_000, typed=True)  # the runs of a long file have the same few values
+def _short_json(value: Any) -> str:
     # A config does not distinguish 1 and 1.0, so they must be written alike.
-    return json.dumps(float(value) if type(value) is int else value)
+    return json.dumps(float(value) if type(value) is int and abs(value) < LARGEST else value)
 
 
 def written(settings: dict[str, str]) -> str:

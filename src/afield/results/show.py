@@ -8,6 +8,7 @@ from rich import box
 from rich.table import Table as TextTable
 
 from afield.config.reported import ReportedFigure, source_named
+from afield.errors import printable
 from afield.results.rows import Row, Table
 
 
@@ -52,7 +53,7 @@ def as_values(table: Table) -> dict[str, Any]:
 
 def title(table: Table) -> str:
     """What the table is about."""
-    return table.protocol or f"{table.data}, under no protocol"
+    return printable(table.protocol or f"{table.data}, under no protocol")
 
 
 def average_of(table: Table) -> list[str]:

@@ -8,6 +8,7 @@ from afield.config.protocols import published_figures, published_source
 from afield.config.selectors import MEANINGS
 from afield.errors import AfieldError
 from afield.results.figures import Figure, Figures, read_figures
+from afield.results.records import collector_paused
 from afield.results.reproduction import make_reproduction
 from afield.results.rows import Row, Table, captions, make_row
 from afield.results.settings import usual_settings, written
@@ -16,6 +17,7 @@ from afield.results.settings import usual_settings, written
 ORDER = tuple(published_figures("digit5"))
 
 
+@collector_paused()
 def make_table(
     paths: Sequence[Path], selector: str = "last", protocol: str | None = None, plan: Path | None = None
 ) -> Table:
@@ -41,10 +43,13 @@ def make_rows(figures: Figures) -> list[Row]:
     if protocol and len(figures.targets) < len(protocol.targets):  # the published average is over all targets
         published = {method: {t: row[t] for t in figures.targets if t in row} for method, row in published.items()}
     shared = shared_settings(figures.runs)
+    by_label: dict[str, list[Figure]] = {}
+    for run in figures.runs:
+        by_label.setdefault(run.label, []).append(run)
+    of_label = {label: shared_settings(variants) for label, variants in by_label.items()}
     rows: dict[str, list[Figure]] = {}
     for run in sorted(figures.runs, key=row_order):
-        variants = [other for other in figures.runs if other.label == run.label]
-        rows.setdefault(row_name(run, shared, shared_settings(variants)), []).append(run)
+        rows.setdefault(row_name(run, shared, of_label[run.label]), []).append(run)
     # Published figures are shown once: with the method itself or, if there are only variants, with the first.
     return [make_row(name, runs, figures.targets, published.pop(runs[0].method, None)) for name, runs in rows.items()]
 

@@ -1,6 +1,8 @@
 """Checkpoints that are safe to load from a stranger: tensors as safetensors, all else as JSON. No pickle anywhere."""
 
 import json
+import os
+import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -45,7 +47,10 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
         with replacing(path) as temporary:
             save_file(tensors, temporary, metadata={KEY: json.dumps(content)})
     except SafetensorError as error:  # how it says that a disk is full
-        raise AfieldError(f"cannot write checkpoint {path}: {' '.join(str(error).split())}") from error
+        number = re.search(r"os error (\d+)", str(error))
+        if number is None:
+            raise AfieldError(f"cannot write checkpoint {path}: {' '.join(str(error).split())}") from error
+        raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from error
 
 
 def load_checkpoint(path: Path) -> Checkpoint:
@@ -82,7 +87,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
             raise TypeError("origin is not a text")
         content |= {key: tuple(content[key]) for key in ("classes", "sources")}
         return Checkpoint(**content)
-    except (KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
         raise AfieldError(f"{path} is damaged: its parts do not fit together ({error})") from error
 
 

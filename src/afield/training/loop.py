@@ -41,6 +41,7 @@ from afield.training.evaluation import Evaluator
 from afield.training.heartbeat import beat
 from afield.training.keeping import Keeper
 from afield.training.loggers import make_loggers
+from afield.training.post_mortem import DivergedError, Standing, save_post_mortem
 from afield.training.progress import STEPS_BETWEEN_UPDATES, RunProgress
 from afield.training.schedules import adaptation_weight, learning_rate
 from afield.training.step import TrainingStep
@@ -105,6 +106,7 @@ class Loop:
         self.evaluator = Evaluator(setup.task, setup.views, setup.preprocessing, self.device, placement)
         self.keeper = Keeper(folder, options.keep, self._save)
         self.others: list[dict[str, Any]] = []
+        self.well = Standing(self.stream, self.device)
         self.saved_step = 0
         self.seconds = 0.0
         if not self.leads:  # weights are the same in all processes, dropout is not
@@ -160,6 +162,7 @@ class Loop:
     def _run(self, signals: HeldSignals) -> None:
         history = evaluations(read_records(self.folder.records))
         started = time.perf_counter() - self.seconds
+        self.well = Standing(self.stream, self.device)
         progress = RunProgress(self.setup.title, self.options.steps, self.step, self.shown and self.leads)
         with progress:
             stopped = self._stops(history)
@@ -248,14 +251,21 @@ class Loop:
         """Stop on a loss, or (deep) a parameter, that is not a finite number, before anything of it is saved."""
         healthy = self.fabric.all_reduce(self.training.healthy.float(), reduce_op="min")
         if bool(healthy) and not (deep and _broken(self.method)):
+            if not deep:
+                self.well = Standing(self.stream, self.device)
             return
         culprits = ", ".join(name for name, value in self.training.losses.items() if not value.isfinite())
         raise self._diverged(culprits or "the weights")
 
     def _diverged(self, culprits: str) -> AfieldError:
-        return AfieldError(
-            f"training diverged: NaN or infinity by step {self.step} in {culprits}; {self.folder.last} keeps the good "
-            f"weights of step {self.saved_step}; try again with a smaller training.lr, or with training.clip_norm=1"
+        step, folder = self.step, self.folder
+        if self.leads:
+            accumulate = self.options.accumulate
+            save_post_mortem(folder.diverged, self._checkpoint(), self.well, self.training.losses, accumulate)
+        return DivergedError(
+            f"training diverged: NaN or infinity by step {step} in {culprits}",
+            f"{folder.last} keeps the good weights of step {self.saved_step}, {folder.diverged} the batch; try again "
+            "with a smaller training.lr, or with training.clip_norm=1",
         )
 
     def _meet(self) -> None:
@@ -339,6 +349,8 @@ class Loop:
         if self.leads:
             self.folder.sweep()
             self.folder.upgrade()
+            if self.folder.diverged.exists():
+                self.folder.diverged.unlink()  # this run may do better
             rewrite_records(self.folder.records, [r for r in records if r.get("step", 0) <= self.step])
         self.fabric.barrier()
 
@@ -353,6 +365,12 @@ class Loop:
         """Write a checkpoint, with what `_meet` has learned."""
         if not self.leads:
             return
+        with self.average.in_place():  # a state dict has the tensors themselves
+            save_checkpoint(path, self._checkpoint())
+        if path == self.folder.last:
+            self.saved_step = self.step
+
+    def _checkpoint(self) -> Checkpoint:
         setup = self.setup
         state = {
             "model": self.method.state_dict(),
@@ -365,17 +383,13 @@ class Loop:
         }
         sources = tuple(view.name for view in setup.task.sources)
         preprocessing = asdict(setup.preprocessing)
-        checkpoint = Checkpoint(
-            setup.config, setup.task.classes, sources, preprocessing, self.step, state, setup.origin
-        )
-        with self.average.in_place():  # a state dict has the tensors themselves
-            save_checkpoint(path, checkpoint)
-        if path == self.folder.last:
-            self.saved_step = self.step
+        return Checkpoint(setup.config, setup.task.classes, sources, preprocessing, self.step, state, setup.origin)
 
     def _restore(self, checkpoint: Checkpoint) -> None:
         state = checkpoint.state
-        self.saved_step, self.seconds = checkpoint.step, state["seconds"]
+        if not 0 <= checkpoint.step <= self.options.steps:
+            raise ValueError(f"the checkpoint is of step {checkpoint.step} of {self.options.steps}")
+        self.saved_step, self.seconds = checkpoint.step, max(0.0, float(state["seconds"]))
         self.method.load_state_dict(state["model"])
         self.average.load_state_dict(state, checkpoint.step)
         own = [state, *state["others"]][self.fabric.global_rank]

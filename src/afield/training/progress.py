@@ -19,6 +19,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
+from afield.errors import printable
 from afield.methods import Losses
 from afield.results.records import Record
 from afield.results.selection import source_score
@@ -50,7 +51,7 @@ class Display:
 
     def say(self, text: str) -> None:
         """A line above the display. A terminal's line is broken between words, a file's is not broken."""
-        self.console.print(Text(text), soft_wrap=not self.console.is_terminal)
+        self.console.print(Text(printable(text)), soft_wrap=not self.console.is_terminal)
 
     def _render(self) -> Group:
         raise NotImplementedError
@@ -84,7 +85,7 @@ class RunProgress(Display):
 
     def _render(self) -> Group:
         # Wrapped here, because a live display cuts off what is wider than the terminal.
-        return Group(self.bar, Text(fill(f"{self.losses} {self.gates}", self.console.width), style="dim"))
+        return Group(self.bar, Text(fill(f"{self.losses} {self.gates}", max(1, self.console.width)), style="dim"))
 
     def update(self, step: int, losses: Losses) -> None:
         """Move the bar. All losses are copied from the device at once."""

@@ -109,6 +109,8 @@ class TrainingStep:
         self._enter_phase(max(self.taken - 1, 0))
         self.optimisers.load_state_dict(optimisers)
         self.rates.restart()
+        if sums.shape != (len(names) + 1,):
+            raise ValueError(f"{len(names)} losses need as many sums and a count, not {tuple(sums.shape)}")
         self.names, self.sums = names, sums.to(self.device)
 
     def _make_optimisers(self) -> Optimisers:

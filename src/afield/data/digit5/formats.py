@@ -1,6 +1,7 @@
 """Readers of the files digits are published in. What is wrong with a file is one line that begins with its name."""
 
 import gzip
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,10 +16,13 @@ from afield.data.digit5.fitting import MNIST_SIDE, has_frame
 from afield.data.digits.patches import SIDE
 from afield.data.images import Labels, Pixels
 from afield.errors import AfieldError
+from afield.files import check_regular
 
 Indices = NDArray[np.int64]
 
 _USPS_SIDE = 16
+MOST_BYTES = 2_000_000_000
+"""Of what a file unpacks to; the largest of those published, the training images of SYN, has three quarters of that."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,7 @@ class Stored:
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
     """Name the file in every error it causes: a damaged file can fail in any way."""
+    check_regular(path)
     try:
         yield
     except AfieldError:
@@ -47,9 +52,16 @@ def naming(path: Path) -> Iterator[None]:
         raise AfieldError(f"{path} cannot be used: {reason}") from error
 
 
+def check_size(count: int) -> None:
+    """Raise if so many bytes are more than any published file has: a small file can unpack to all of the memory."""
+    if count > MOST_BYTES:
+        raise ValueError(f"it unpacks to {count:,} bytes, and at most {MOST_BYTES:,} are read")
+
+
 def read_npz(part: str, paths: list[Path]) -> Stored:
     """Arrays x_train, y_train, x_test, y_test: images (N, 32, 32, 3) as uint8 and labels 0 to 9."""
     with naming(paths[0]), np.load(paths[0], allow_pickle=False) as archive:
+        check_size(sum(member.file_size for member in archive.zip.infolist()))
         missing = {f"x_{part}", f"y_{part}"} - set(archive.files)
         if missing:
             raise ValueError(f"it has no {' and no '.join(sorted(missing))}")
@@ -70,7 +82,9 @@ def read_idx(part: str, paths: list[Path]) -> Stored:
 
 def _read_idx(path: Path) -> NDArray[np.uint8]:
     with naming(path):
-        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            content = file.read(MOST_BYTES + 1)
+        check_size(len(content))
         # Two zeros, 8 for uint8, the number of dimensions, then each dimension as a big-endian integer.
         if content[:3] != b"\0\0\x08" or len(content) < 4 + 4 * content[3]:
             raise ValueError("it is no idx file of uint8")
@@ -111,6 +125,7 @@ def read_libsvm(part: str, paths: list[Path]) -> Stored:
 
     with naming(paths[0]):
         values, labels = load_svmlight_file(str(paths[0]))
+        check_size(8 * math.prod(values.shape))
         return _usps(values.toarray(), -1, checked_labels(labels, values.shape[0], 1, 10) - 1)
 
 
@@ -121,6 +136,7 @@ def read_h5(part: str, paths: list[Path]) -> Stored:
     with naming(paths[0]), h5py.File(paths[0]) as file:
         if f"{part}/data" not in file or f"{part}/target" not in file:
             raise ValueError(f"it has no {part}/data or no {part}/target")
+        check_size(sum(file[f"{part}/{name}"].nbytes for name in ("data", "target")))
         values, labels = file[f"{part}/data"][:], file[f"{part}/target"][:]
         return _usps(values, 0, checked_labels(labels, len(values), 0, 9))
 
@@ -139,16 +155,23 @@ def _usps(values: NDArray[Any], darkest: int, labels: Labels) -> Stored:
 
 def read_mat(part: str, paths: list[Path]) -> Stored:
     """SVHN's format, of MATLAB: X (32, 32, 3, N) and y (N, 1), where 10 may stand for the digit 0."""
-    from scipy.io import loadmat
-
     with naming(paths[0]):
-        content = loadmat(paths[0], variable_names=("X", "y"))
+        content = load_mat(paths[0], "X", "y")
         if "X" not in content or "y" not in content:
             raise ValueError("it has no X or no y")
         images = np.moveaxis(content["X"], -1, 0)
         _check(images, (SIDE, SIDE, 3))
         labels = checked_labels(content["y"].ravel(), len(images), 0, 10) % 10
         return Stored(len(images), lambda chosen: np.ascontiguousarray(images[chosen]), labels)
+
+
+def load_mat(path: Path, *names: str) -> dict[str, Any]:
+    """These variables of a file of MATLAB's, as far as it has them."""
+    from scipy.io import loadmat, whosmat
+
+    check_size(sum(math.prod(shape) for name, shape, _ in whosmat(path) if name in names))
+    content: dict[str, Any] = loadmat(path, variable_names=names)
+    return content
 
 
 def _check(images: NDArray[Any], shape: tuple[int, ...]) -> None:

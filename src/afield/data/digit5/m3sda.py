@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from afield.data.digit5 import CLASSES
 from afield.data.digit5.fitting import fit, resized
-from afield.data.digit5.formats import checked_labels, naming
+from afield.data.digit5.formats import checked_labels, load_mat, naming
 from afield.data.digit5.load import SIZES, digit5_folder, draw
 from afield.data.digits.patches import SIDE
 from afield.data.domain import Domain, DomainSet, Split
@@ -46,9 +46,7 @@ class MatDomain:
 
 
 def _variables(path: Path, *names: str) -> list[NDArray[Any]]:
-    from scipy.io import loadmat
-
-    content = loadmat(path, variable_names=names)
+    content = load_mat(path, *names)
     missing = [name for name in names if name not in content]
     if missing:
         raise ValueError(f"it has no {' and no '.join(missing)}")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from afield.data.entries import Files, ImageEntry, Listing
 from afield.errors import AfieldError
+from afield.files import read_text
 
 
 @dataclass(frozen=True)
@@ -55,10 +56,7 @@ class Lists:
 
 def read_list(path: Path, domain: str, split: str, numbers: dict[str, str]) -> list[ImageEntry]:
     """The images of one list. `numbers` has the class of every number so far, and takes up those that are new."""
-    try:
-        lines = path.read_text("utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise AfieldError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
+    lines = read_text(path, "list").splitlines()
     entries = []
     for place, line in enumerate(lines, 1):
         if not line.strip():

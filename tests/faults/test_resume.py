@@ -1,10 +1,8 @@
 """A killed run, resumed, is bit for bit the run that was never killed."""
 
-import signal
 import subprocess
 import sys
 import tomllib
-from pathlib import Path
 
 import pytest
 import tomli_w
@@ -12,7 +10,7 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from afield import AfieldError
-from afield.results.records import evaluations, read_records
+from afield.results.records import evaluations
 from afield.training.checkpoint import load_checkpoint, save_checkpoint
 from support.resuming import (
     DROPOUT,
@@ -74,38 +72,6 @@ def test_a_run_killed_again_and_again_equals_the_unbroken_one(train_toy, tmp_pat
             with pytest.raises(Killed):
                 train_toy(tmp_path / "killed", settings=settings, resume=step > 1)
     assert_equal_runs(train_toy(tmp_path / "killed", settings=settings, resume=True), unbroken)
-
-
-SCRIPT = """
-import os, random, signal, sys, threading
-sys.path.insert(0, sys.argv[1])
-from conftest import register_data, run_toy, toy_data
-from afield.training.loop import Loop
-
-def kill():
-    os.kill(os.getpid(), signal.SIGKILL)
-
-plain = Loop._train_step
-
-def train_step(self):
-    if self.step == 10:
-        threading.Timer(random.uniform(0, 0.1), kill).start()
-    return plain(self)
-
-Loop._train_step = train_step
-register_data("toy")(toy_data)
-run_toy(sys.argv[2], "far", 60, settings={"training.evaluate_every": 5, "training.checkpoint_every": 3})
-"""
-
-
-def test_a_process_killed_at_any_moment_leaves_a_run_that_resumes(train_toy, tmp_path):
-    command = [sys.executable, "-c", SCRIPT, str(Path(__file__).parent), str(tmp_path / "killed")]
-    assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
-    reached = load_checkpoint(tmp_path / "killed" / "last.ckpt").step
-    assert 9 <= reached < 60
-    assert read_records(tmp_path / "killed" / "records.jsonl")[-1]["event"] == "evaluation"
-    resumed = train_toy(tmp_path / "killed", steps=60, settings=every(5, 3), resume=True)
-    assert_equal_runs(resumed, train_toy(tmp_path / "unbroken", steps=60, settings=every(5, 3)))
 
 
 @pytest.fixture

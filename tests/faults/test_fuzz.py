@@ -1,0 +1,278 @@
+"""Thousands of damaged files: each is used or refused in one line, quickly, in little memory, and runs no code.
+
+`make fuzz` tries 10,000 of them; otherwise it is a few of each kind.
+"""
+
+import copy
+import io
+import json
+import os
+import pickle
+import resource
+import shutil
+import signal
+import tomllib
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tomli_w
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from PIL import Image
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+import afield
+from afield import AfieldError
+from afield.app.asked import check_early, read_layer
+from afield.config.plan import plan_jobs, read_plan_file
+from afield.config.selectors import LABEL_FREE
+from afield.data.manifest import list_manifest
+from afield.data.pixels import read_square
+from afield.results.latex import as_latex
+from afield.results.long_form import as_csv
+from afield.results.run import read_run
+from afield.results.show import as_markdown, as_text, as_values
+from afield.results.table import make_table
+from afield.training.checkpoint import KEY
+from support.resuming import Killed, every, kill_before_step
+
+EXAMPLES = -(-int(os.environ.get("AFIELD_FUZZ", "60")) // 6)
+SECONDS = 60
+MEGABYTES = 400
+fuzzed = settings(
+    max_examples=EXAMPLES, deadline=None, database=None, print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture, HealthCheck.data_too_large],
+)  # fmt: skip
+
+
+@contextmanager
+def held():
+    """What is inside ends soon, takes little memory, and raises nothing but an error of one line."""
+
+    def too_long(*_):
+        raise TimeoutError(f"still at work after {SECONDS} s")
+
+    before, memory = signal.signal(signal.SIGALRM, too_long), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    signal.alarm(SECONDS)
+    try:
+        yield
+    except AfieldError as error:
+        assert str(error)
+        assert "\n" not in str(error)
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - memory < MEGABYTES * 1024
+
+
+class Trap:
+    """Unpickling this makes a file."""
+
+    def __reduce__(self):
+        return open, ("sprung", "w")
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    yield tmp_path
+    assert not list(tmp_path.rglob("sprung")), "a file has run code"
+
+
+STRANGE = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.sampled_from([10**9, -(10**9), 2**63, 10**400, 1e308, -0.0]),
+    st.floats(allow_nan=True), st.text(max_size=8), st.sampled_from(["", "/", "..", "\x1b[31m", "[/x]", "=1+1", "\0"]),
+    st.lists(st.integers(), max_size=3), st.dictionaries(st.text(max_size=3), st.integers(), max_size=2),
+    st.integers(1, 400).map(lambda depth: json.loads("[" * depth + "]" * depth)),
+)  # fmt: skip
+
+
+def places(tree, path=()):
+    pairs = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ()
+    for key, value in pairs:
+        yield (*path, key)
+        yield from places(value, (*path, key))
+
+
+@st.composite
+def damaged_tree(draw, tree):
+    """A tree of plain values with one to three of them gone, or replaced by others."""
+    tree = copy.deepcopy(tree)
+    for _ in range(draw(st.integers(1, 3))):
+        found = list(places(tree))
+        if not found:
+            break
+        *way, last = draw(st.sampled_from(found))
+        inside = tree
+        for key in way:
+            inside = inside[key]
+        if draw(st.integers(0, 3)) == 0:
+            del inside[last]
+        else:
+            inside[last] = draw(STRANGE)
+    return tree
+
+
+@st.composite
+def damaged_bytes(draw, content):
+    """Bytes changed, cut out, doubled, put in; or the file cut short."""
+    content = bytearray(content)
+    for _ in range(draw(st.integers(1, 6))):
+        place = draw(st.integers(0, max(0, min(len(content), draw(st.sampled_from([40, 400, 10**9]))) - 1)))
+        kind = draw(st.sampled_from(["change", "change", "cut", "remove", "double", "insert"]))
+        if kind == "change" and content:
+            content[place] = draw(st.integers(0, 255))
+        elif kind == "cut":
+            del content[place:]
+        elif kind == "remove":
+            del content[place : place + draw(st.integers(1, 50))]
+        elif kind == "double":
+            content[place:place] = content[place : place + draw(st.integers(1, 50))]
+        else:
+            content[place:place] = draw(st.one_of(st.binary(max_size=8), st.just(b"\xff" * 8), st.just(b"\0" * 8)))
+    return bytes(content)
+
+
+@pytest.fixture(scope="module")
+def run(train_toy, tmp_path_factory):
+    return train_toy(tmp_path_factory.mktemp("run") / "run", "far", 2)
+
+
+@pytest.fixture(scope="module")
+def parts(run):
+    """The description and the tensors of a checkpoint."""
+    return described(run.checkpoint)
+
+
+def described(path):
+    with safe_open(path, framework="pt") as file:
+        return json.loads(file.metadata()[KEY]), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+
+
+@fuzzed
+@given(data=st.data())
+def test_checkpoints(run, parts, data):
+    path, kind = Path("some.ckpt"), data.draw(st.sampled_from(["bytes", "tree", "tree", "tree", "pickle"]))
+    if kind == "bytes":
+        path.write_bytes(data.draw(damaged_bytes(run.checkpoint.read_bytes())))
+    elif kind == "tree":
+        save_file(parts[1], path, {KEY: json.dumps(data.draw(damaged_tree(parts[0])))})
+    else:
+        path.write_bytes(data.draw(damaged_bytes(pickle.dumps(Trap(), data.draw(st.integers(0, 5))))))
+    with held():
+        afield.load(path).predict(np.zeros((2, 16, 16, 3), np.uint8))
+
+
+@pytest.fixture(scope="module")
+def half_run(train_toy, tmp_path_factory):
+    """A run that was killed in the middle, and the parts of its checkpoint."""
+    folder = tmp_path_factory.mktemp("half") / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        kill_before_step(patch, 2)
+        with pytest.raises(Killed):
+            train_toy(folder, "baseline", 3, settings=every(2, 1))
+    return folder, described(folder / "last.ckpt")
+
+
+@settings(fuzzed, max_examples=2 + EXAMPLES // 20)  # they take longest
+@given(data=st.data())
+def test_runs_to_resume(half_run, train_toy, data):
+    folder, (content, tensors) = half_run
+    shutil.rmtree("run", ignore_errors=True)
+    shutil.copytree(folder, "run")
+    if data.draw(st.integers(0, 3)):
+        content = content | {"state": data.draw(damaged_tree(content["state"]))}
+    else:
+        content = data.draw(damaged_tree(content))
+    save_file(tensors, "run/last.ckpt", {KEY: json.dumps(content)})
+    with held():
+        assert train_toy("run", "baseline", 3, settings=every(2, 1), resume=True).step == 3
+
+
+@fuzzed
+@given(data=st.data())
+def test_configs(run, data):
+    text = (run.folder / "config.toml").read_text("utf-8")
+    if data.draw(st.booleans()):
+        content = data.draw(damaged_bytes(text.encode()))
+    else:
+        content = as_toml(data.draw(damaged_tree(tomllib.loads(text))))
+    Path("some.toml").write_bytes(content)
+    with held():
+        check_early([read_layer(Path("some.toml"))], [])
+
+
+@fuzzed
+@given(data=st.data())
+def test_plans(data):
+    plan = {
+        "protocol": "digits/embedded", "methods": ["far", "dann"], "targets": ["uci"], "seeds": [0, 1],
+        "settings": {"training.steps": 5, "network": {"width": 8}},
+        "rows": [{"label": "x", "method": "far", "settings": {"method.gate": "conv"}}],
+    }  # fmt: skip
+    damaged = data.draw(st.one_of(damaged_tree(plan).map(as_toml), damaged_bytes(as_toml(plan))))
+    Path("plan.toml").write_bytes(damaged)
+    with held():
+        plan_jobs(read_plan_file(Path("plan.toml")))
+
+
+def as_toml(tree):
+    """TOML, or where a tree has what TOML has not, the JSON of it."""
+    try:
+        return tomli_w.dumps(tree).encode()
+    except (TypeError, ValueError, AttributeError):
+        return json.dumps(tree).encode()
+
+
+@fuzzed
+@given(data=st.data())
+def test_records(run, data):
+    lines = (run.folder / "records.jsonl").read_bytes()
+    if data.draw(st.integers(0, 3)):
+        tree = data.draw(damaged_tree([json.loads(line) for line in lines.splitlines()]))
+        lines = "".join(json.dumps(line) + "\n" for line in tree).encode()
+    else:
+        lines = data.draw(damaged_bytes(lines))
+    Path("records.jsonl").write_bytes(lines)
+    with held():
+        table = make_table([Path("records.jsonl")], data.draw(st.sampled_from(LABEL_FREE)))
+        for form in (as_text, as_markdown, as_values, as_csv, as_latex):
+            form(table)
+    with held():
+        found = read_run(Path(), data.draw(st.sampled_from(LABEL_FREE)))
+        assert repr(found)
+        assert found.source_accuracy + found.seconds + found.step is not None
+
+
+@fuzzed
+@given(data=st.data())
+def test_manifests(data):
+    Image.new("RGB", (8, 8)).save("a.png")
+    rows = "path,domain,label,split\n" + "".join(f"a.png,d{n},bus,train\n" for n in range(3))
+    Path("some.csv").write_bytes(data.draw(damaged_bytes(rows.encode())))
+    with held():
+        list_manifest(Path("some.csv"), skip_bad=data.draw(st.booleans())).fingerprint()
+
+
+def encoded(kind):
+    rows, columns = np.mgrid[:40, :56]
+    image = Image.fromarray(np.stack([rows, columns, rows + columns], axis=2).astype(np.uint8))
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    stream = io.BytesIO()
+    (image.quantize(32) if kind == "GIF" else image).save(stream, kind, exif=exif)
+    return stream.getvalue()
+
+
+IMAGES = {kind: encoded(kind) for kind in ("PNG", "JPEG", "GIF", "TIFF", "BMP", "WEBP", "TGA", "PPM")}
+
+
+@fuzzed
+@given(data=st.data())
+def test_images(data):
+    content = data.draw(damaged_bytes(IMAGES[data.draw(st.sampled_from(sorted(IMAGES)))]))
+    with held():
+        assert read_square(content, 8, data.draw(st.sampled_from(["squash", "crop", "pad"]))).shape == (8, 8, 3)

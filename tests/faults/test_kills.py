@@ -1,0 +1,50 @@
+"""Twenty kills at random moments, one after the other: the run goes on each time, and ends as one never killed."""
+
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from support.killed_often import train_often
+from support.resuming import assert_equal_runs
+
+HELPER = Path(__file__).parents[1] / "support/killed_often.py"
+MOMENTS = ["step", "evaluating", "saving"] * 5
+SEED = int(os.environ.get("AFIELD_KILLS", "0")) or random.randrange(10**6)
+
+
+def killed(out, data, moments):
+    words = [sys.executable, str(HELPER), str(out), str(data), str(SEED), *moments]
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert done.returncode == 0, f"{done.stderr} (again by AFIELD_KILLS={SEED})"
+
+
+def test_fifteen_kills_while_stepping_evaluating_and_saving_change_nothing(toy, tmp_path):
+    killed(tmp_path / "killed", "toy", MOMENTS)
+    assert not (tmp_path / "killed/records.jsonl").read_text("utf-8").count('"end"')
+    unbroken = train_often(tmp_path / "unbroken", "toy")
+    assert_equal_runs(train_often(tmp_path / "killed", "toy", resume=True), unbroken)
+
+
+@pytest.fixture
+def images(tmp_path):
+    """Three domains of image files, the last to adapt to."""
+    rng = np.random.default_rng(0)
+    for number in range(60):
+        place = tmp_path / "images" / f"d{number % 3}" / "ab"[number // 3 % 2]
+        place.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(rng.integers(0, 256, (16, 16, 3), np.uint8)).save(place / f"{number}.png")
+    return tmp_path / "images"
+
+
+def test_five_kills_while_the_cache_is_packed_change_nothing(images, tmp_path, monkeypatch):
+    monkeypatch.setenv("AFIELD_CACHE", str(tmp_path / "cache"))
+    killed(tmp_path / "killed", images, ["packing"] * 5)
+    resumed = train_often(tmp_path / "killed", str(images), resume=True)
+    monkeypatch.setenv("AFIELD_CACHE", str(tmp_path / "other"))
+    assert_equal_runs(resumed, train_often(tmp_path / "unbroken", str(images)))
