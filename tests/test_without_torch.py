@@ -75,7 +75,7 @@ def test_data_show_imports_no_torch(tmp_path):
 
 
 def test_a_figure_of_curves_imports_no_torch(tmp_path):
-    code, loaded = call("figure", "curves", "results/digits", "--out", str(tmp_path / "curves.pdf"))
+    code, loaded = call("figure", "curves", "results/demo", "--out", str(tmp_path / "curves.pdf"))
     assert (code, set(loaded)) == (0, {"matplotlib"})
 
 
@@ -95,7 +95,7 @@ def test_a_config_for_ones_own_images_imports_no_torch(tmp_path):
         ["export", "runs/x", "--format", "torch", "--out", "model.onnx"],
         ["config", "--lr", "0"],
         ["report", "nowhere", "--out", "page.html"],
-        ["figure", "maps", "results/digits", "--out", "maps.pdf"],
+        ["figure", "maps", "results/demo", "--out", "maps.pdf"],
     ],
     ids=" ".join,
 )

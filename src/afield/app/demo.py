@@ -7,12 +7,12 @@ from typing import Any
 from rich.table import Table
 
 from afield.app.asked import asked_layers, check_early, choose_config, data_options
-from afield.app.show import empty_table, printable
+from afield.app.show import empty_table
 from afield.app.train import train
 from afield.config.catalogue import find_entry
 from afield.data.domain import DomainSet
 from afield.data.open import SMALL_SIDE, open_data
-from afield.errors import AfieldError
+from afield.errors import AfieldError, printable
 from afield.results.folder import RunFolder
 from afield.results.run import Run
 from afield.results.summary import Summary

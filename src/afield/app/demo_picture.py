@@ -9,9 +9,9 @@ from matplotlib.figure import Figure
 
 from afield.app.demo import METHODS, DemoResult
 from afield.app.model import check_numbers, load
-from afield.app.show import printable
 from afield.data.contact_sheet import make_tile
 from afield.data.domain import Split
+from afield.errors import printable
 from afield.files import replacing
 from afield.results.summary import percent
 from afield.training.devices import best_device
