@@ -15,6 +15,8 @@ from afield.networks.gates import (
     as_convolutions,
 )
 from afield.networks.heads import Classifier, Experts, Pool, classify_all, run_aside
+from afield.networks.rows import all_rows, own_rows, whole_count
+from afield.networks.sharing import Sharing
 from afield.networks.stages import early_stages
 
 __all__ = [
@@ -31,7 +33,9 @@ __all__ = [
     "Layout",
     "NetworkOptions",
     "Pool",
+    "Sharing",
     "SpatialGate",
+    "all_rows",
     "arrange_batch_norm",
     "as_convolutions",
     "bare_backbones",
@@ -44,7 +48,9 @@ __all__ = [
     "map_shape",
     "mean_prediction",
     "normalisation",
+    "own_rows",
     "reverse_gradient",
     "run_aside",
     "stands_still",
+    "whole_count",
 ]

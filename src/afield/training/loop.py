@@ -13,7 +13,7 @@ import torch
 from lightning.fabric import Fabric
 
 from afield.config.data import DataOptions
-from afield.config.layers import completed
+from afield.config.layers import among_any, completed
 from afield.config.training import TrainingOptions
 from afield.data.batches import BatchStream
 from afield.data.preprocessing import Preprocessing
@@ -94,11 +94,8 @@ class Loop:
         placement = setup.data.placement if self.stream.resident else "streamed"
         self.evaluator = Evaluator(setup.task, setup.views, setup.preprocessing, self.device, placement)
         self.keeper = Keeper(folder, options.keep, self._save)
-        self.others: list[dict[str, Any]] = []
         self.saved_step = 0
         self.seconds = 0.0
-        if not self.leads:  # weights are the same in all processes, dropout is not
-            torch.manual_seed(options.seed + self.fabric.global_rank)
 
     @property
     def step(self) -> int:
@@ -141,7 +138,6 @@ class Loop:
                 if any(due):
                     self._check_health(deep=True)
                     losses = self._prepare_evaluation() if due[0] else {}
-                    self._meet()
                 if due[0] and board:
                     history.append(self._evaluate(losses))
                     progress.evaluated(history[-1])
@@ -178,7 +174,6 @@ class Loop:
         """Save where the run stands, and let the signal act."""
         if self.saved_step != self.step or self.fabric.world_size > 1:  # only the first process knows what is saved
             self._check_health(deep=True)
-            self._meet()
             self._save(self.folder.last)
         if self.fabric.world_size > 1:
             self.fabric.barrier()
@@ -216,21 +211,6 @@ class Loop:
             f"weights of step {self.saved_step}; try again with a smaller training.lr, or with training.clip_norm=1"
         )
 
-    def _meet(self) -> None:
-        """Learn where the other processes stand, for a checkpoint."""
-        states: list[Any] = [None] * self.fabric.world_size
-        if self.fabric.world_size > 1:
-            torch.distributed.all_gather_object(states, self._own_state())
-        self.others = states[1:]
-
-    def _own_state(self) -> dict[str, Any]:
-        """What is not the same in all processes."""
-        return {
-            "stream": self.stream.state_dict(),
-            "generators": generator_states(self.device),
-            "loss_sums": self.training.sums,
-        }
-
     def _prepare_evaluation(self) -> dict[str, float]:
         """What all processes do: average the losses since the last time, and fit what descent does not learn."""
         losses = self.training.take_mean_losses()
@@ -239,8 +219,11 @@ class Loop:
         return losses
 
     def _evaluate(self, losses: dict[str, float]) -> Record:
+        generators = generator_states(self.device)
         with self.average.in_place():
             measured = self.evaluator(self.method)
+        if self.fabric.world_size > 1:  # all go on with the same numbers, though one has looked
+            restore_generators(generators, self.device)
         record = {
             "event": "evaluation",
             "step": self.step,
@@ -257,7 +240,6 @@ class Loop:
 
     def start(self, header: Record) -> None:
         """Open a fresh folder; `header` is the records' first line. A run that stood there is gone."""
-        self._meet()
         if self.leads:
             if self.folder.holds_run:
                 self.folder.clear()
@@ -280,6 +262,10 @@ class Loop:
         checkpoint = load_checkpoint(self.folder.last)
         if not self._is_of(checkpoint):
             raise AfieldError(f"{self.folder.config} and {self.folder.last} are not of one run: their configs differ")
+        if checkpoint.state.get("others"):
+            raise AfieldError(
+                f"cannot resume {self.folder.path}: an older version began it in several processes with a batch each"
+            )
         if not records or records[0]["protocol"] != header["protocol"]:
             raise AfieldError(f"cannot resume {self.folder.path}: its records are of other data than there is now")
         begun_on = "cuda" if "cuda" in checkpoint.state.get("generators", {}) else "cpu"
@@ -303,12 +289,12 @@ class Loop:
     def _is_of(self, checkpoint: Checkpoint) -> bool:
         """Whether a checkpoint has this run's config; options that did not exist when it was stored are defaults."""
         try:
-            return completed(checkpoint.config) == self.setup.config
+            return among_any(completed(checkpoint.config)) == among_any(self.setup.config)
         except (AfieldError, AttributeError, TypeError):  # a damaged one
             return False
 
     def _save(self, path: Path) -> None:
-        """Write a checkpoint, with what `_meet` has learned."""
+        """Write a checkpoint. All processes stand where the first does, so that any number of them can go on from it."""
         if not self.leads:
             return
         setup = self.setup
@@ -316,8 +302,9 @@ class Loop:
             "model": self.method.state_dict(),
             **self.average.state_dict(),
             "optimiser": self.training.optimisers.state_dict(),
-            **self._own_state(),
-            "others": self.others,
+            "stream": self.stream.state_dict(),
+            "generators": generator_states(self.device),
+            "loss_sums": self.training.sums,
             "loss_names": self.training.names,
             "seconds": self.seconds,
         }
@@ -336,13 +323,12 @@ class Loop:
         self.saved_step, self.seconds = checkpoint.step, state["seconds"]
         self.method.load_state_dict(state["model"])
         self.average.load_state_dict(state, checkpoint.step)
-        own = [state, *state["others"]][self.fabric.global_rank]
-        self.stream.load_state_dict(own["stream"])
+        self.stream.load_state_dict(state["stream"])
         if self.stream.step != checkpoint.step * self.options.accumulate:
             raise ValueError(f"the stream stands at batch {self.stream.step}, the checkpoint at step {checkpoint.step}")
         optimisers = optimiser_state(state["optimiser"], dict(self.method.named_parameters()))
-        self.training.restore(optimisers, state["loss_names"], own["loss_sums"])
-        restore_generators(own["generators"], self.device)
+        self.training.restore(optimisers, state["loss_names"], state["loss_sums"])
+        restore_generators(state["generators"], self.device)
 
 
 def _broken(method: Method) -> bool:

@@ -1,0 +1,90 @@
+"""Steps of a method in the processes that share a batch, beside the same steps in one process."""
+
+import torch
+from lightning.fabric import Fabric
+
+from afield.config.layers import resolve
+from afield.data.batches import BatchStream
+from afield.training.assemble import make_setup
+from afield.training.backend import backend_settings
+from afield.training.step import TrainingStep
+from conftest import toy_data
+
+STEPS = 3
+
+
+def as_layer(method, task="uda", **sections):
+    """A config of a few steps on the toy data."""
+    layer = {
+        "data": {"name": "toy", "preset": "digits", "image_size": 16, "augmentation": "digits"},
+        "task": {"kind": task, "target": "night"},
+        "method": {"name": method},
+        "network": {"width": 8},
+        "training": {"batch_size": 4, "steps": STEPS + 1, "ramp": "constant", "lr": 0.01, "device": "cpu"},
+    }
+    for section, values in sections.items():
+        layer[section] = layer[section] | values
+    return layer
+
+
+class Watched(TrainingStep):
+    """Keeps the gradients of every update."""
+
+    def __init__(self, *given):
+        self.seen = {}
+        super().__init__(*given)
+
+    def _make_optimisers(self):
+        made = super()._make_optimisers()
+        plain = made.step
+
+        def step():
+            for name, parameter in self.method.named_parameters():
+                if parameter.grad is not None:
+                    count = sum(key.startswith(f"gradient {name} ") for key in self.seen)
+                    self.seen[f"gradient {name} {count}"] = parameter.grad.clone()
+            plain()
+
+        made.step = step
+        return made
+
+
+def take_steps(layer, fabric, steps=STEPS):
+    """Losses and gradients of some steps, and all tensors of the method after each."""
+    config = resolve(layer)
+    with torch.random.fork_rng(), backend_settings(config.training):
+        torch.manual_seed(0)
+        setup = make_setup(config, toy_data())
+        method = setup.method.to(memory_format=torch.channels_last)
+        stream = BatchStream(
+            setup.task, config.training.batch_size, setup.preprocessing, torch.device("cpu"), 0,
+            config.data.augmentation, config.data.placement, (fabric.global_rank, fabric.world_size),
+        )  # fmt: skip
+        training = Watched(method, stream, config.training, fabric)
+        for step in range(steps):
+            training()
+            training.seen |= {f"loss {name} {step}": value for name, value in training.losses.items()}
+            training.seen |= {f"{name} after {step}": value.clone() for name, value in method.state_dict().items()}
+        stream.close()
+        training.seen["drawn"] = torch.cat((torch.rand(4), torch.rand(4, generator=stream.noise)))
+    return training.seen
+
+
+def differences(layers, fabric):
+    """For each config the largest difference from one process, of each kind of value; and whether all are equal."""
+    alone = Fabric(accelerator="cpu", devices=1)
+    found = []
+    for number, layer in enumerate(layers):
+        shared = take_steps(layer, fabric)
+        expected = take_steps(layer, alone) if number % fabric.world_size == fabric.global_rank else None
+        everyones = [None] * fabric.world_size
+        torch.distributed.all_gather_object(everyones, (expected, shared))
+        expected = next(given for given, _ in everyones if given is not None)
+        assert all(
+            torch.equal(value, other[name]) for _, other in everyones for name, value in shared.items()
+        ), f"processes differ in {layer}"
+        assert shared.keys() == expected.keys()
+        off = {name: float((shared[name].double() - value.double()).abs().max()) for name, value in expected.items() if value.numel()}
+        scale = {name: float(value.double().abs().max()) for name, value in expected.items() if value.numel()}
+        found.append({name: distance / max(1.0, scale[name]) for name, distance in off.items()})
+    return found
