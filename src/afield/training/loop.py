@@ -1,6 +1,7 @@
 """The training loop, on Lightning Fabric: it steps, evaluates, records and saves, and does not know the method."""
 
 import logging
+import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -95,6 +96,7 @@ class Loop:
         self.evaluator = Evaluator(setup.task, setup.views, setup.preprocessing, self.device, placement)
         self.keeper = Keeper(folder, options.keep, self._save)
         self.saved_step = 0
+        self.parent = os.getppid()
         self.seconds = 0.0
 
     @property
@@ -162,10 +164,14 @@ class Loop:
         self.fabric.barrier()
 
     def _asked_to_stop(self, signals: HeldSignals) -> bool:
-        """Whether a signal has come. Several processes ask each other now and then: all must stop at one step."""
+        """Whether a signal has come. Several processes ask each other now and then: all must stop at one step.
+
+        They also stop when the process is gone that has started them.
+        """
         asked = signals.came is not None
         if self.fabric.world_size == 1:
             return asked
+        asked |= os.getppid() != self.parent
         if not (self._at(STEPS_BETWEEN_HEALTH_CHECKS) or self.device.type == "cpu"):
             return False
         return bool(self.fabric.all_reduce(torch.tensor(float(asked), device=self.device), reduce_op="max"))

@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import Any
 
 import cloudpickle
+import torch
 
 from afield.config.cards import MAIN, Card, Origin, cards
 from afield.config.catalogue import find_entry
@@ -121,6 +122,12 @@ def children_told() -> Iterator[None]:
             for child in children:
                 child.kill()
         raise
+
+
+def is_loss_of_another(error: Exception) -> bool:
+    """Whether an error says that another process of the run has ended: gloo has no class for it."""
+    known = isinstance(error, torch.distributed.DistError) or isinstance(error, RuntimeError)
+    return known and any(word in str(error) for word in ("gloo", "Gloo", "NCCL", "by peer", "Broken pipe"))
 
 
 def check_guarded() -> None:
