@@ -28,38 +28,52 @@ def as_layer(method, task="uda", **sections):
 
 
 class Watched(TrainingStep):
-    """Keeps the gradients of every update."""
+    """Keeps the gradients of all updates of the first step of each phase.
+
+    Later on, where a maximum or a ReLU turns over by the last bit of a weight, gradients of one process differ too.
+    """
 
     def __init__(self, *given):
-        self.seen = {}
+        self.seen, self.first, self.update = {}, 0, 0
         super().__init__(*given)
 
-    def _make_optimisers(self):
-        made = super()._make_optimisers()
-        plain = made.step
+    def _enter_phase(self, step):
+        before = self.method.phase
+        super()._enter_phase(step)
+        if self.method.phase != before:
+            self.first = step
 
-        def step():
-            for name, parameter in self.method.named_parameters():
-                if parameter.grad is not None:
-                    count = sum(key.startswith(f"gradient {name} ") for key in self.seen)
-                    self.seen[f"gradient {name} {count}"] = parameter.grad.clone()
-            plain()
+    def _descend(self):
+        optimisers, plain = self.optimisers, self.optimisers.step
+        optimisers.step = lambda: (self._keep(), plain())
+        super()._descend()
+        del optimisers.step
 
-        made.step = step
-        return made
+    def _keep(self):
+        self.update += 1
+        if self.taken - 1 == self.first:
+            gradients = {name: p.grad.clone() for name, p in self.method.named_parameters() if p.grad is not None}
+            self.seen |= {f"gradient {self.update} of {name}": value for name, value in gradients.items()}
 
 
 def take_steps(layer, fabric, steps=STEPS):
-    """Losses and gradients of some steps, and all tensors of the method after each."""
+    """Losses and gradients of some steps, and all tensors of the method after each.
+
+    On a backbone of timm's in float64: so deep a network, which has learned nothing, makes much of the last bit.
+    """
     config = resolve(layer)
+    deep = "backbone" in layer["network"]
     with torch.random.fork_rng(), backend_settings(config.training):
         torch.manual_seed(0)
         setup = make_setup(config, toy_data())
-        method = setup.method.to(memory_format=torch.channels_last)
+        method = setup.method.to(torch.float64 if deep else torch.float32).to(memory_format=torch.channels_last)
         stream = BatchStream(
             setup.task, config.training.batch_size, setup.preprocessing, torch.device("cpu"), 0,
             config.data.augmentation, config.data.placement, (fabric.global_rank, fabric.world_size),
         )  # fmt: skip
+        if deep:
+            plain = stream._batch
+            stream._batch = lambda images, labels: plain(images.double(), labels)
         training = Watched(method, stream, config.training, fabric)
         for step in range(steps):
             training()

@@ -92,9 +92,9 @@ def train(
     folder, world = RunFolder(Path(out)), torchrun()
     if world and world.restarted and folder.config.exists():
         resume, overwrite = True, False
-    if leads():  # the others hear of it when they meet
+    if leads():  # which may have locked it already when others come so far
         check_unlocked(folder.path, WHO)
-        folder.check(resume, overwrite)
+    folder.check(resume, overwrite)
     name = data.name if isinstance(data, DomainSet) else (None if data is None else str(data))
     layers = asked_layers(
         config, settings, data=name, task=task, target=target, sources=sources, backbone=backbone,
