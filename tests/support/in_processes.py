@@ -37,3 +37,8 @@ def unbroken_killed_and_resumed(layers, folder, fabric):
         first, *others = everyones
         equal.append(all(torch.equal(first[name], other[name]) for other in others for name in first))
     return equal
+
+
+def kill_one(layer, folder, fabric):
+    """A run of a config that is killed before its fourth step."""
+    train(fabric, resolve(layer), folder, killed_before=3)

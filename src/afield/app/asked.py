@@ -6,7 +6,18 @@ from typing import Any
 
 from afield.config.catalogue import check_there
 from afield.config.data import OWN_PRESETS, DataOptions
-from afield.config.layers import Config, Values, by_section, check_same, completed, divided, merge, read_config, resolve, stack
+from afield.config.layers import (
+    Config,
+    Values,
+    by_section,
+    check_same,
+    completed,
+    divided,
+    merge,
+    read_config,
+    resolve,
+    stack,
+)
 from afield.config.network import NetworkOptions
 from afield.config.options import validated
 from afield.config.outside import followed

@@ -44,7 +44,7 @@ from afield.training.progress import Display
 STOPPED = "stopped"
 """What the processes of a run say that was stopped by a signal."""
 GO_ON = "resuming the run goes on from its last checkpoint"
-LOST = f"another process of the run has ended; {GO_ON}"
+LOST = f"another process of the run has ended, or does not answer; {GO_ON}"
 MOST_NAMED = 8
 """Of more sources than these, only the number is shown."""
 

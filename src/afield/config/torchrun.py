@@ -44,8 +44,7 @@ def torchrun() -> Torchrun | None:
         return None
     try:
         rank, processes, devices, restarts = (
-            int(os.environ[name])
-            for name in ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT")
+            int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT")
         )
     except (KeyError, ValueError) as error:
         raise AfieldError(f"torchrun's environment is not whole: {error}") from error

@@ -253,7 +253,7 @@ class ResidentArrivals(Arrivals):
 
 @dataclass
 class HostBatch:
-    """A batch on its way: this process's bytes, and label picks, in host memory; and when the device has copied them."""
+    """A batch on its way: bytes this process reads and all label picks, in host memory; and when they are copied."""
 
     pixels: Tensor
     label_picks: Tensor
@@ -312,9 +312,8 @@ class StreamedArrivals(Arrivals):
 
     def _exchange(self, own: Tensor, whole: Tensor) -> None:
         """Give the other processes what this one has read, and take what they have."""
-        # To (domains, processes, share, ...).
-        by_domain = from_all(own, self.parts).unflatten(1, (-1, self.share)).transpose(0, 1)
-        whole.copy_(by_domain.flatten(0, 2))
+        found = from_all(own, self.parts).view(self.parts, -1, self.share, *own.shape[1:])
+        whole.copy_(found.transpose(0, 1).flatten(0, 2))  # the processes' shares of a domain, one after the other
 
     def _buffer(self) -> HostBatch:
         pinned, (count, *image) = self.device.type == "cuda", self.shape

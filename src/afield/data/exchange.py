@@ -9,4 +9,4 @@ def from_all(values: Tensor, processes: int) -> Tensor:
     values = values.contiguous()
     found = values.new_empty((processes * len(values), *values.shape[1:]))
     torch.distributed.all_gather_into_tensor(found, values)
-    return found.unflatten(0, (processes, -1))
+    return found.view(processes, *values.shape)

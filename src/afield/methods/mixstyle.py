@@ -52,7 +52,7 @@ class StyleMixer(nn.Module):
         return mixed
 
     def forward(self, maps: Tensor) -> Tensor:
-        """(B, C, H, W) to the same, mixed or as they are. Numbers are drawn for the whole batch (`networks/rows.py`)."""
+        """(B, C, H, W) to the same, mixed or as they are; all is drawn for the whole batch (`networks/rows.py`)."""
         count, device, alpha = whole_count(maps), maps.device, self.options.alpha
         concentration = torch.full((count, 1, 1, 1), alpha, device=device)
         shares = Beta(concentration, concentration, validate_args=False).sample()

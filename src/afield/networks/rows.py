@@ -32,7 +32,7 @@ class Part:
         """Values of all processes, in the order of the whole batch. Knows nothing of gradients."""
         channels_last = values.ndim == 4 and values.is_contiguous(memory_format=torch.channels_last)
         found = from_all(values.permute(0, 2, 3, 1) if channels_last else values, self.count)
-        whole = found.unflatten(1, (-1, self.share)).transpose(0, 1).flatten(0, 2)
+        whole = found.view(self.count, -1, self.share, *found.shape[2:]).transpose(0, 1).flatten(0, 2)
         return whole.permute(0, 3, 1, 2) if channels_last else whole
 
 
@@ -65,7 +65,7 @@ _under_way: Part | None = None
 @contextmanager
 def passing(part: Part) -> Iterator[None]:
     """Inside, a backbone sees the rows of a part."""
-    global _under_way  # noqa: PLW0603 - layers deep inside a backbone have no other way to know
+    global _under_way  # layers deep inside a backbone have no other way to know
     before, _under_way = _under_way, part
     try:
         yield

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from functools import partial
 
 import torch
-from timm.layers import DropPath
+from timm.layers.drop import DropPath
 from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 

@@ -40,6 +40,7 @@ class SynchronisedNorm:
         self.norm, self.whole = norm, whole
 
     def __call__(self, x: Tensor) -> Tensor:
+        """The layer's output for the rows x of this process."""
         part, norm = part_under_way(), self.norm
         if part is None or not norm.training:
             return self.whole(x)

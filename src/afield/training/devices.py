@@ -5,7 +5,8 @@ from typing import Literal
 
 import torch
 from lightning.fabric import Fabric
-from lightning.fabric.plugins.environments import LightningEnvironment, TorchElasticEnvironment
+from lightning.fabric.plugins.environments.lightning import LightningEnvironment
+from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
 
 from afield.config.torchrun import torchrun
 from afield.config.training import TrainingOptions
@@ -42,10 +43,15 @@ def check_devices(options: TrainingOptions) -> None:
             f"torchrun --nnodes={nodes} --nproc-per-node={count} -m afield train (docs/guide.md has an example)"
         )
     kind = accelerator(options)
-    there = torch.cuda.device_count() if kind == "cuda" else max(len(os.sched_getaffinity(0)), LEAST_OF_CPU)
+    there = torch.cuda.device_count() if kind == "cuda" else max(processors(), LEAST_OF_CPU)
     if count > there:
         things = "GPUs" if kind == "cuda" else "processors"
         raise AfieldError(f"config key 'training.devices': {count} are asked for, and there are {there} {things}")
+
+
+def processors() -> int:
+    """How many processors this process may use; where the system does not say, how many there are."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def accelerator(options: TrainingOptions) -> str:

@@ -300,7 +300,7 @@ class Loop:
             return False
 
     def _save(self, path: Path) -> None:
-        """Write a checkpoint. All processes stand where the first does, so that any number of them can go on from it."""
+        """Write a checkpoint. All processes stand where the first does, so that any number can go on from it."""
         if not self.leads:
             return
         setup = self.setup
