@@ -1,10 +1,13 @@
 """Steps of a method in the processes that share a batch, beside the same steps in one process."""
 
+from functools import partial
+
 import torch
 from lightning.fabric import Fabric
 
 from afield.config.layers import resolve
 from afield.data.batches import BatchStream
+from afield.networks.rows import from_all
 from afield.training.assemble import make_setup
 from afield.training.backend import backend_settings
 from afield.training.step import TrainingStep
@@ -70,6 +73,7 @@ def take_steps(layer, fabric, steps=STEPS):
         stream = BatchStream(
             setup.task, config.training.batch_size, setup.preprocessing, torch.device("cpu"), 0,
             config.data.augmentation, config.data.placement, (fabric.global_rank, fabric.world_size),
+            partial(from_all, processes=fabric.world_size),
         )  # fmt: skip
         if deep:
             plain = stream._batch

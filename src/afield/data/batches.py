@@ -20,7 +20,6 @@ from torch import Tensor
 
 from afield.config.data import Augmentation, Placement
 from afield.data.augmentation import augment
-from afield.data.exchange import from_all
 from afield.data.normalise import Normalise
 from afield.data.prefetch import THREADS, Prefetcher
 from afield.data.preprocessing import Preprocessing
@@ -31,6 +30,7 @@ from afield.data.task import Task
 # The host writes the picks of so many batches at a time; between two writes it has no part in drawing a resident one.
 BATCHES_OF_PICKS = 256
 BATCHES_AHEAD = 6
+Gather = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,8 @@ class Order:
 class BatchStream:
     """An endless stream of batches over a task, reproducible from a seed and resumable after any of them.
 
-    `step` counts the batches. `part` is the number of this process, and how many share each batch.
+    `step` counts the batches. `part` is the number of this process, and how many share each batch; `gather` then gets
+    what all of them have, (processes, ...).
     """
 
     def __init__(
@@ -119,6 +120,7 @@ class BatchStream:
         augmentation: Augmentation = "none",
         placement: Placement = "auto",
         part: tuple[int, int] = (0, 1),
+        gather: Gather | None = None,
     ) -> None:
         self.per_domain = per_domain
         self.normalise = Normalise(preprocessing).to(device)
@@ -128,7 +130,7 @@ class BatchStream:
         self.splits = [view.images for view in task.seen]
         self.num_sources = len(task.sources)
         self.labels = torch.from_numpy(np.concatenate([view.labels for view in task.sources])).to(device)
-        self.part = part
+        self.part, self.gather = part, gather
         self.order = Order([len(images) for images in self.splits], per_domain, seed)
         self.step = 0
         self.noise = torch.Generator(device).manual_seed(mix_seed(seed, 0))
@@ -312,7 +314,8 @@ class StreamedArrivals(Arrivals):
 
     def _exchange(self, own: Tensor, whole: Tensor) -> None:
         """Give the other processes what this one has read, and take what they have."""
-        found = from_all(own, self.parts).view(self.parts, -1, self.share, *own.shape[1:])
+        assert self.stream.gather is not None
+        found = self.stream.gather(own).view(self.parts, -1, self.share, *own.shape[1:])
         whole.copy_(found.transpose(0, 1).flatten(0, 2))  # the processes' shares of a domain, one after the other
 
     def _buffer(self) -> HostBatch:

@@ -13,8 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from afield.data.exchange import from_all
-
 
 class Part:
     """The rows of one pass that are this process's: of every `block` of rows, which is a domain's, an equal share."""
@@ -34,6 +32,14 @@ class Part:
         found = from_all(values.permute(0, 2, 3, 1) if channels_last else values, self.count)
         whole = found.view(self.count, -1, self.share, *found.shape[2:]).transpose(0, 1).flatten(0, 2)
         return whole.permute(0, 3, 1, 2) if channels_last else whole
+
+
+def from_all(values: Tensor, processes: int) -> Tensor:
+    """Values (rows, ...) of every process, all of one shape: (processes, rows, ...). Knows nothing of gradients."""
+    values = values.contiguous()
+    found = values.new_empty((processes * len(values), *values.shape[1:]))
+    torch.distributed.all_gather_into_tensor(found, values)
+    return found.view(processes, *values.shape)
 
 
 class _Taken(torch.autograd.Function):

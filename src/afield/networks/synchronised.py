@@ -12,9 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from afield.data.exchange import from_all
 from afield.networks.batch_norm import Pass
-from afield.networks.rows import Part, part_under_way
+from afield.networks.rows import Part, from_all, part_under_way
 from afield.precision import at_least_float32
 
 

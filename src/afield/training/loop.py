@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from afield.data.task import EvaluationViews, Task
 from afield.errors import AfieldError
 from afield.files import write_whole
 from afield.methods import Method
+from afield.networks.rows import from_all
 from afield.results.folder import RunFolder
 from afield.results.records import Record, append_record, end_of, evaluations, read_records, rewrite_records
 from afield.results.selection import evaluations_since_best
@@ -89,6 +91,7 @@ class Loop:
             setup.data.augmentation,
             setup.data.placement,
             (self.fabric.global_rank, self.fabric.world_size),
+            partial(from_all, processes=self.fabric.world_size),
         )
         self.training = TrainingStep(self.method, self.stream, options, self.fabric, setup.pretrained)
         self.average = WeightAverage(self.method, options)
