@@ -19,7 +19,7 @@ from afield.training.devices import make_fabric
 from support.benching import wait_for
 from support.children import alive, descendants
 from support.command import COMMAND
-from support.in_processes import kill_one, unbroken_killed_and_resumed
+from support.in_processes import kill_one_and_leave_one, unbroken_killed_and_resumed
 from support.resuming import assert_equal_runs
 
 TWO = {
@@ -53,11 +53,12 @@ def test_alternating_updates_keep_processes_equal_and_a_resumed_run_equals_the_u
         assert_equal_runs(killed, unbroken)
 
 
-def test_a_run_goes_on_in_another_number_of_processes_as_if_it_had_always_had_it(tmp_path):
+def test_orphans_stop_and_a_run_goes_on_in_another_number_of_processes_as_if_it_had_always_had_it(tmp_path):
     layer = as_layer("far", "fp32")
     layer["training"]["lr"] = 0.005  # with larger steps the last bits of weights soon matter
     fabric = make_fabric(resolve(layer).training)
-    fabric.launch(partial(kill_one, layer, str(tmp_path / "run")))
+    assert fabric.launch(partial(kill_one_and_leave_one, layer, str(tmp_path))), "a run without a parent stops"
+    assert load_checkpoint(tmp_path / "orphan/last.ckpt").step == 1
     settings = TWO | {"training.devices": 1, "training.lr": 0.005}
     given = {"data": "digits", "target": "uci", "method": "far", "settings": settings, "progress": False}
     afield.train(**given, out=tmp_path / "run", resume=True)
@@ -97,25 +98,18 @@ def test_when_one_process_is_killed_the_others_end_in_one_line_and_leave_no_orph
     settings = TWO | {"training.steps": 100_000, "training.evaluate_every": 100_000}
     words = ["train", "--target", "uci", "--method", "baseline"]
     words += [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
-    runs = {
-        victim: subprocess.Popen([*COMMAND, *words, "--out", str(tmp_path / victim)], stderr=subprocess.PIPE, text=True)
-        for victim in ("rank", "parent")
-    }
-    ranks, last = {}, {victim: tmp_path / victim / "last.ckpt" for victim in runs}
-    for victim, process in runs.items():
-        wait_for(lambda file=last[victim]: file.exists() and load_checkpoint(file).step)
-        ranks[victim] = descendants(process.pid, "spawn_main")
-    os.kill(ranks["rank"][1], signal.SIGKILL)
-    runs["parent"].kill()
-    _, said = runs["rank"].communicate()
-    assert runs["rank"].returncode == 2
+    last = tmp_path / "run/last.ckpt"
+    process = subprocess.Popen([*COMMAND, *words, "--out", str(tmp_path / "run")], stderr=subprocess.PIPE, text=True)
+    wait_for(lambda: last.exists() and load_checkpoint(last).step)
+    ranks = descendants(process.pid, "spawn_main")
+    os.kill(ranks[1], signal.SIGKILL)
+    _, said = process.communicate()
+    assert process.returncode == 2
     assert said.splitlines()[-1] == (
         "afield: one of the run's processes was killed by SIGKILL; resuming the run goes on from its last checkpoint"
     )
     assert "Traceback" not in said
-    wait_for(lambda: not any(alive(rank) for both in ranks.values() for rank in both))
-    assert "Traceback" not in runs["parent"].communicate()[1]
-    assert all(load_checkpoint(file).step for file in last.values())
+    assert not any(map(alive, ranks))
 
 
 def test_two_processes_from_python_and_a_divergence_in_one_line(tmp_path):

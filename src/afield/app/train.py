@@ -36,6 +36,7 @@ from afield.training.processes import (
     children_told,
     is_loss_of_another,
     pack,
+    place_to_meet,
     unpack,
     without_nameless_script,
 )
@@ -191,7 +192,7 @@ def _in_processes(config: Config, carry_out: Callable[[Config, Fabric], None]) -
     # Which says of every process that it ends it, when one is lost.
     logging.getLogger("torch.multiprocessing.spawn").setLevel(logging.ERROR)
     try:
-        with without_nameless_script(), children_told():
+        with without_nameless_script(), place_to_meet(), children_told():
             failure: str | None = make_fabric(config.training).launch(take_part)
     except ProcessExitedException as error:
         if error.signal_name:

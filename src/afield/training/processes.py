@@ -5,6 +5,7 @@ travels by value.
 """
 
 import multiprocessing
+import os
 import pickle
 import sys
 from collections.abc import Iterator
@@ -24,6 +25,7 @@ from afield.errors import AfieldError
 from afield.methods import Method, find_method
 from afield.methods.registry import add_method
 
+MEETING = ("MASTER_ADDR", "MASTER_PORT")
 GUARD = "a script that starts other processes must do so under `if __name__ == '__main__':`"
 
 
@@ -103,6 +105,18 @@ def without_nameless_script() -> Iterator[None]:
         yield
     finally:
         main.__file__ = file
+
+
+@contextmanager
+def place_to_meet() -> Iterator[None]:
+    """Processes started inside meet at a port that is free now, not where the environment says another run's do."""
+    kept = {name: os.environ.pop(name) for name in MEETING if name in os.environ}
+    try:
+        yield
+    finally:
+        for name in MEETING:
+            os.environ.pop(name, None)
+        os.environ.update(kept)
 
 
 @contextmanager
