@@ -1,21 +1,25 @@
-"""Training in several processes: one batch in parts, equal weights everywhere, and a kill that changes nothing."""
+"""Training in several processes: equal weights everywhere, kills that change nothing, and what is refused."""
 
+import os
+import signal
 import subprocess
 import sys
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
 
 import afield
 from afield.config.layers import resolve
-from afield.data.batches import BatchStream
-from afield.data.preprocessing import Preprocessing
-from afield.data.task import make_task
 from afield.results.run import read_run
-from afield.training.checkpoint import load_checkpoint
+from afield.training.checkpoint import load_checkpoint, save_checkpoint
 from afield.training.devices import make_fabric
-from support.in_processes import unbroken_killed_and_resumed
+from support.benching import wait_for
+from support.children import alive, descendants
+from support.command import COMMAND
+from support.in_processes import kill_one_and_leave_one, unbroken_killed_and_resumed
 from support.resuming import assert_equal_runs
 
 TWO = {
@@ -36,30 +40,6 @@ def as_layer(method, precision):
     return layer
 
 
-def test_the_parts_of_a_batch_are_together_the_batch_of_one_process(toy):
-    task, _ = make_task(toy, "uda", "night")
-    preprocessing = Preprocessing(16, (0.5,) * 3, (0.5,) * 3)
-
-    def stream(per_domain, share):
-        return BatchStream(task, per_domain, preprocessing, torch.device("cpu"), 0, part=share)
-
-    whole, parts = stream(6, (0, 1)), [stream(3, (which, 2)) for which in (0, 1)]
-    for _ in range(20):  # over the ends of all domains
-        batch, (first, second) = whole.next(), (part.next() for part in parts)
-        together = torch.cat((first.by_domain(first.images), second.by_domain(second.images)), dim=1)
-        assert torch.equal(together, batch.by_domain(batch.images))
-        assert torch.equal(
-            torch.cat((first.by_domain(first.labels), second.by_domain(second.labels)), dim=1).flatten(), batch.labels
-        )
-
-
-def test_processes_that_share_a_batch_augment_it_differently(toy):
-    task, _ = make_task(toy, "uda", "night")
-    preprocessing = Preprocessing(16, (0.5,) * 3, (0.5,) * 3)
-    noises = [BatchStream(task, 3, preprocessing, torch.device("cpu"), 0, part=(n, 2)).noise for n in (0, 1)]
-    assert not torch.equal(*(torch.rand(4, generator=noise) for noise in noises))
-
-
 # Methods of several updates per step, and of two phases.
 @pytest.mark.parametrize(("precision", "methods"), [("fp32", ["m3sda-beta", "adda", "dctn"]), ("bf16", ["mcd"])])
 def test_alternating_updates_keep_processes_equal_and_a_resumed_run_equals_the_unbroken_one(
@@ -71,9 +51,65 @@ def test_alternating_updates_keep_processes_equal_and_a_resumed_run_equals_the_u
     for number in range(len(layers)):
         killed, unbroken = (read_run(tmp_path / str(number) / name) for name in ("killed", "unbroken"))
         assert_equal_runs(killed, unbroken)
-    for number, method in enumerate(methods):
-        (other,) = load_checkpoint(tmp_path / str(number) / "unbroken/last.ckpt").state["others"]
-        assert other["stream"]["step"] == 5 * RECIPES.get(method, {}).get("accumulate", 1)
+
+
+def test_orphans_stop_and_a_run_goes_on_in_another_number_of_processes_as_if_it_had_always_had_it(tmp_path):
+    layer = as_layer("far", "fp32")
+    layer["training"]["lr"] = 0.005  # with larger steps the last bits of weights soon matter
+    fabric = make_fabric(resolve(layer).training)
+    assert fabric.launch(partial(kill_one_and_leave_one, layer, str(tmp_path))), "a run without a parent stops"
+    assert load_checkpoint(tmp_path / "orphan/last.ckpt").step == 1
+    settings = TWO | {"training.devices": 1, "training.lr": 0.005}
+    given = {"data": "digits", "target": "uci", "method": "far", "settings": settings, "progress": False}
+    afield.train(**given, out=tmp_path / "run", resume=True)
+    afield.train(**given, out=tmp_path / "one")
+    resumed, one = (load_checkpoint(tmp_path / name / "last.ckpt") for name in ("run", "one"))
+    assert resumed.step == one.step == 5
+    for name, value in one.state["model"].items():
+        torch.testing.assert_close(resumed.state["model"][name], value, rtol=1e-5, atol=1e-5)
+
+
+def test_a_run_of_an_older_version_with_a_batch_for_each_process_is_not_resumed(tmp_path):
+    settings = TWO | {"training.devices": 1}
+    afield.train("digits", "uda", "uci", "baseline", out=tmp_path, settings=settings, progress=False)
+    old = load_checkpoint(tmp_path / "last.ckpt")
+    save_checkpoint(tmp_path / "last.ckpt", replace(old, state=old.state | {"others": [{"stream": {"step": 5}}]}))
+    with pytest.raises(afield.AfieldError, match="an older version began it in several processes with a batch each"):
+        afield.train(out=tmp_path, resume=True, progress=False)
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({"devices": 100_000, "batch_size": 100_000}, "'training.devices': 100000 are asked for, and there are"),
+        ({"devices": 2, "batch_size": 5}, r"batch_size \(5\) cannot be divided among 2 processes"),
+        ({"nodes": 2, "batch_size": 4}, "'training.nodes': to train on 2 machines, call on each of them torchrun"),
+    ],
+)
+def test_processes_that_cannot_be_had_are_refused_before_any_starts(tmp_path, settings, why):
+    settings = {f"training.{key}": value for key, value in settings.items()} | {"training.device": "cpu"}
+    with pytest.raises(afield.AfieldError, match=why):
+        afield.train("digits", target="uci", out=tmp_path / "run", settings=settings, progress=False)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.skipif(not Path("/proc").exists(), reason="looks at processes by way of /proc")
+def test_when_one_process_is_killed_the_others_end_in_one_line_and_leave_no_orphan(tmp_path):
+    settings = TWO | {"training.steps": 100_000, "training.evaluate_every": 100_000}
+    words = ["train", "--target", "uci", "--method", "baseline"]
+    words += [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+    last = tmp_path / "run/last.ckpt"
+    process = subprocess.Popen([*COMMAND, *words, "--out", str(tmp_path / "run")], stderr=subprocess.PIPE, text=True)
+    wait_for(lambda: last.exists() and load_checkpoint(last).step)
+    ranks = descendants(process.pid, "spawn_main")
+    os.kill(ranks[1], signal.SIGKILL)
+    _, said = process.communicate()
+    assert process.returncode == 2
+    assert said.splitlines()[-1] == (
+        "afield: one of the run's processes was killed by SIGKILL; resuming the run goes on from its last checkpoint"
+    )
+    assert "Traceback" not in said
+    assert not any(map(alive, ranks))
 
 
 def test_two_processes_from_python_and_a_divergence_in_one_line(tmp_path):

@@ -118,5 +118,4 @@ def test_a_run_in_two_processes_stops_as_one(tmp_path):
     assert len(ranks) == 2
     assert not any(map(alive, ranks))
     saved = load_checkpoint(last)
-    (other,) = saved.state["others"]
-    assert saved.step == saved.state["stream"]["step"] == other["stream"]["step"] < 100_000
+    assert saved.step == saved.state["stream"]["step"] < 100_000

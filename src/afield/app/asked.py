@@ -6,7 +6,18 @@ from typing import Any
 
 from afield.config.catalogue import check_there
 from afield.config.data import OWN_PRESETS, DataOptions
-from afield.config.layers import Config, Values, by_section, check_same, completed, merge, read_config, resolve, stack
+from afield.config.layers import (
+    Config,
+    Values,
+    by_section,
+    check_same,
+    completed,
+    divided,
+    merge,
+    read_config,
+    resolve,
+    stack,
+)
 from afield.config.network import NetworkOptions
 from afield.config.options import validated
 from afield.config.outside import followed
@@ -84,9 +95,9 @@ def choose_config(domains: DomainSet, layers: list[Values], stored: list[Values]
     """The config of a run: the given values over the preset that suits the data; for a resumed run the stored one."""
     if not stored:
         return resolve(suggested_settings(domains, data_options(*layers)), *layers)
-    config = resolve(*map(completed, stored))
-    check_same(config, merge(*layers))
-    return config
+    config, given = resolve(*map(completed, stored)), merge(*layers)
+    check_same(config, given)
+    return divided(config, given)
 
 
 def config_to_be(layers: list[Values]) -> Config:

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import os
 import sys
 import warnings
 from io import TextIOWrapper
@@ -47,6 +48,7 @@ from afield.app.report_commands import report as report_command
 from afield.app.screen import out
 from afield.app.stopped import INTERRUPTED, Terminated, say_stopped, termination_raised
 from afield.app.table_command import table as table_command
+from afield.config.torchrun import leads, torchrun
 from afield.errors import AfieldError, MissingMethodError, printable, unknown
 
 # Commands import what they need when they run: torch takes seconds, and most commands do not need it.
@@ -125,8 +127,9 @@ def train(
         settings=parsed_settings(settings, skip_bad), resume=resume, overwrite=overwrite, selector=selector,
         show_config=show_config,
     )  # fmt: skip
-    out.print(run_table(run))
-    out.print(f"checkpoint: {run.checkpoint}")
+    if leads():
+        out.print(run_table(run))
+        out.print(f"checkpoint: {run.checkpoint}")
 
 
 app.command("compare", epilog="Example: afield compare photos/ --target camera4 --out runs/c")(compare_command)
@@ -239,6 +242,8 @@ def main() -> None:
             stream.reconfigure(errors="backslashreplace")  # a file name that is not text, or an ASCII terminal
     warnings.formatwarning = one_line
     try:
+        if torchrun() and sys.argv[1:2] != ["train"]:
+            raise AfieldError("torchrun starts several processes, which only `afield train` can use")
         with termination_raised():
             # Named, so that `python -m afield` completes and helps as `afield` does.
             code = app(prog_name="afield", standalone_mode=False) or 0
@@ -283,5 +288,6 @@ def usage_error(error: Exception) -> str | None:
 
 def fail(message: str) -> None:
     """One line on standard error, and exit code 2."""
-    print("afield: " + printable(" ".join(message.split())), file=sys.stderr)
+    which = "" if leads() else f" (process {os.environ['RANK']})"
+    print(f"afield{which}: " + printable(" ".join(message.split())), file=sys.stderr)
     sys.exit(2)

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from afield.config.torchrun import leads
+
 INTERRUPTED = 130
 TERMINATED = 143
 HINTS = {
@@ -35,5 +37,7 @@ def termination_raised() -> Iterator[None]:
 
 def say_stopped(how: str) -> None:
     """One line about a command that was stopped, and how to go on."""
+    if not leads():
+        return
     hints = [hint for command, hint in HINTS.items() if sys.argv[1:2] == [command]]
     print("; ".join([f"afield: {how}", *hints]), file=sys.stderr)

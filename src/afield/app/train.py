@@ -1,5 +1,6 @@
 """`afield.train`: one run, from what the user asked for to its result."""
 
+import logging
 import pickle
 import sys
 from collections.abc import Callable, Sequence
@@ -15,6 +16,7 @@ from afield.app.asked import asked_layers, check_early, choose_config, data_opti
 from afield.config.data import OWN_PRESETS, DataOptions
 from afield.config.layers import Config, keeping, merge
 from afield.config.selectors import check_selector
+from afield.config.torchrun import leads, torchrun
 from afield.data.domain import DomainSet
 from afield.data.entries import some_of
 from afield.data.open import open_data
@@ -27,7 +29,7 @@ from afield.results.folder import WHO, RunFolder
 from afield.results.run import Run, read_run
 from afield.training.assemble import opened
 from afield.training.callbacks import Callback, check_callbacks
-from afield.training.devices import make_fabric
+from afield.training.devices import check_devices, make_fabric
 from afield.training.loggers import check_loggers
 from afield.training.loop import Loop
 from afield.training.processes import (
@@ -35,8 +37,10 @@ from afield.training.processes import (
     Parcel,
     check_guarded,
     children_told,
+    is_loss_of_another,
     pack,
     packed_callbacks,
+    place_to_meet,
     unpack,
     without_nameless_script,
 )
@@ -45,6 +49,8 @@ from afield.training.progress import Display
 CarryOut = Callable[[Config, Sequence[Callback], Fabric], None]
 STOPPED = "stopped"
 """What the processes of a run say that was stopped by a signal."""
+GO_ON = "resuming the run goes on from its last checkpoint"
+LOST = f"another process of the run has ended, or does not answer; {GO_ON}"
 MOST_NAMED = 8
 """Of more sources than these, only the number is shown."""
 
@@ -91,8 +97,11 @@ def train(
     if str(out) in ("", "."):
         raise AfieldError("a run needs a folder of its own to write to: out")
     check_selector(selector)
-    folder = RunFolder(Path(out))
-    check_unlocked(folder.path, WHO)
+    folder, world = RunFolder(Path(out)), torchrun()
+    if world and world.restarted and folder.config.exists():
+        resume, overwrite = True, False
+    if leads():  # which may have locked it already when others come so far
+        check_unlocked(folder.path, WHO)
     folder.check(resume, overwrite)
     name = data.name if isinstance(data, DomainSet) else (None if data is None else str(data))
     layers = asked_layers(
@@ -102,10 +111,13 @@ def train(
     )  # fmt: skip
     if selector != "last" and (kept := merge(*layers)["training"].get("keep")):
         layers.append({"training": {"keep": list(dict.fromkeys([*kept, selector]))}})
+    if world:
+        layers.append(world.layer(layers))
     stored = [read_stored(folder)] if resume else []
     early = check_early(layers, stored)
     check_backbone(early.network.backbone)
     check_loggers(early.training.loggers)
+    check_devices(early.training)
     source: DomainSet | DataOptions = data if isinstance(data, DomainSet) else data_options(*stored, *layers)
     if isinstance(source, DataOptions) and source.name in builders() and source.name not in OWN_PRESETS:
         source = open_data(source)  # registered in this process, so that others could not open it by its name
@@ -116,8 +128,10 @@ def train(
         kept = ", ".join(resolved.training.keep)
         raise AfieldError(f"cannot resume with selector '{selector}': the run keeps checkpoints of {kept}")
     carry_out = partial(_carry_out, source, Path(out), resume, overwrite, progress, show_config)
-    if resolved.training.devices == 1:
+    if resolved.training.devices * resolved.training.nodes == 1:
         carry_out(resolved, callbacks, None)
+    elif world:
+        _among_others(resolved, callbacks, carry_out)
     elif failure := _in_processes(resolved, callbacks, carry_out):
         raise AfieldError(failure)
     return read_run(Path(out), selector)
@@ -171,7 +185,7 @@ def describe(config: Config, loop: Loop) -> str:
         f"{config.method_name}, {config.task.kind}: {sources} -> {config.task.target or 'unseen domains'}",
         f"backbone {config.network.backbone}, images of {size} x {size}",
         f"{training.steps} step{'s' * (training.steps > 1)} of {batches}{domains} x {training.batch_size} images",
-        f"on {device}" + (f" x {training.devices}" if training.devices > 1 else ""),
+        f"on {device}" + (f" x {loop.fabric.world_size}" if loop.fabric.world_size > 1 else ""),
         f"images all in {where}" if loop.stream.resident else "images streamed",
         *([f"resumed at step {loop.step}"] if loop.step else []),
     ]
@@ -184,16 +198,30 @@ def _opened(source: DomainSet | DataOptions) -> DomainSet:
 
 
 def _in_processes(config: Config, callbacks: Sequence[Callback], carry_out: CarryOut) -> str | None:
+    """Start the processes of a run, and say why it has failed, if it has."""
     take_part = partial(_take_part, carry_out, pack(config, config.method_name), packed_callbacks(callbacks))
+    # Which says of every process that it ends it, when one is lost.
+    logging.getLogger("torch.multiprocessing.spawn").setLevel(logging.ERROR)
     try:
-        with without_nameless_script(), children_told():
+        with without_nameless_script(), place_to_meet(), children_told():
             failure: str | None = make_fabric(config.training).launch(take_part)
     except ProcessExitedException as error:
-        how = f"by signal {error.signal_name}" if error.signal_name else f"with code {error.exit_code}"
-        return f"one of the run's processes has ended {how}; {GUARD}"
+        if error.signal_name:
+            return f"one of the run's processes was killed by {error.signal_name}; {GO_ON}"
+        return f"one of the run's processes has ended with code {error.exit_code}; {GUARD}"
     if failure == STOPPED:
         raise KeyboardInterrupt
     return failure
+
+
+def _among_others(config: Config, callbacks: Sequence[Callback], carry_out: CarryOut) -> None:
+    """This process's part of a run whose processes torchrun has started."""
+    try:
+        make_fabric(config.training).launch(partial(carry_out, config, callbacks))
+    except Exception as error:
+        if is_loss_of_another(error):
+            raise AfieldError(LOST) from error
+        raise
 
 
 def _take_part(carry_out: CarryOut, config: Parcel, callbacks: bytes, fabric: Fabric) -> str | None:
@@ -204,4 +232,8 @@ def _take_part(carry_out: CarryOut, config: Parcel, callbacks: bytes, fabric: Fa
         return str(error)
     except KeyboardInterrupt:
         return STOPPED
+    except Exception as error:
+        if is_loss_of_another(error):
+            return LOST
+        raise
     return None

@@ -59,6 +59,8 @@ class Config:
 
 
 SECTIONS = ("data", "task", "network", "method", "training")
+PROCESSES = ("devices", "nodes")
+"""Keys of the section training that say among how many processes a batch is divided, which may change in a run."""
 
 
 def resolve(*layers: Values) -> Config:
@@ -208,9 +210,22 @@ def by_section(settings: dict[str, Any]) -> Values:
     return values
 
 
+def among_any(values: Values) -> Values:
+    """Values of a config without those that say how many processes there are."""
+    training = {key: value for key, value in values.get("training", {}).items() if key not in PROCESSES}
+    return {**values, "training": training}
+
+
+def divided(config: Config, given: Values) -> Config:
+    """A run's config with the number of processes that is given for the rest of it."""
+    chosen = {key: value for key, value in given.get("training", {}).items() if key in PROCESSES}
+    training = validated(TrainingOptions, "training", {**config.as_dict()["training"], **chosen})
+    return replace(config, training=training)
+
+
 def check_same(config: Config, given: Values) -> None:
     """Raise if a value given for a resumed run differs from the run's stored config."""
-    stored = config.as_dict()
+    stored, given = config.as_dict(), among_any(given)
     for section, values in given.items():
         for key, value in values.items():
             has = stored[section].get(key)

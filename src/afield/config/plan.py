@@ -222,8 +222,10 @@ def make_job(protocol: Protocol, row: PlanRow, target: str, seed: int, settings:
         config = resolve(*settings, plan_settings(row.settings), fixed)
     except AfieldError as error:
         raise AfieldError(f"row '{row.label}': {error}") from error
-    if config.training.devices > 1:
-        raise AfieldError(f"row '{row.label}': a benchmark trains each run on one device: training.devices must be 1")
+    if config.training.devices * config.training.nodes > 1:
+        raise AfieldError(
+            f"row '{row.label}': a benchmark trains each run on one device: training.devices and nodes must be 1"
+        )
     return Job(Place(protocol.name, protocol.version, row.label), config)
 
 

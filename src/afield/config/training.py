@@ -57,7 +57,11 @@ class TrainingOptions(BaseModel):
     )
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: a GPU where there is one")
     devices: int = Field(
-        1, ge=1, description="processes, each with its own device and its own batches; gradients are averaged"
+        1, ge=1, description="processes on a machine, each with its own device and its share of every batch"
+    )
+    nodes: int = Field(1, ge=1, description="machines, on each of which torchrun starts as many processes as devices")
+    sync_batch_norm: bool = Field(
+        True, description="processes take batch norm's statistics of the whole batch, not each of its share: slower"
     )
     execution: Literal["auto", "eager", "graph", "compiled"] = Field(
         "auto",
@@ -90,6 +94,10 @@ class TrainingOptions(BaseModel):
             raise ValueError(f"milestones must ascend, not {list(self.milestones)}")
         if self.milestones and self.milestones[-1] >= self.steps:
             raise ValueError(f"milestone {self.milestones[-1]} does not come within {self.steps} steps")
+        if self.batch_size % (processes := self.devices * self.nodes):
+            raise ValueError(
+                f"batch_size ({self.batch_size}) cannot be divided among {processes} processes (devices x nodes)"
+            )
         if self.average_from and self.average == "none":
             raise ValueError("average_from needs an average, 'moving' or 'uniform'")
         return self

@@ -4,6 +4,9 @@ The images of a task live on the training device as uint8 when they fit there; o
 threads, and each batch travels. Both ways give the same batches for a seed. Augmentation runs on the whole batch, on
 the device. After `prepare`, which is the host's part, `draw` is operations on the device alone, so that a CUDA graph
 can hold them.
+
+Where several processes train together, each draws the same whole batch; images that do not lie on the device are read
+by one of them each, and sent to the others.
 """
 
 from collections.abc import Callable
@@ -27,6 +30,7 @@ from afield.data.task import Task
 # The host writes the picks of so many batches at a time; between two writes it has no part in drawing a resident one.
 BATCHES_OF_PICKS = 256
 BATCHES_AHEAD = 6
+Gather = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -74,23 +78,21 @@ class Order:
     """In which order the images of each domain are seen: a function of seed, domain and step, without any state.
 
     Every domain is walked in its own shuffled order, reshuffled when it ends, so that each image of a domain is seen
-    once before any is seen twice. Of several processes that train together, each takes its own part of a batch.
+    once before any is seen twice.
     """
 
-    def __init__(self, sizes: list[int], per_domain: int, seed: int, part: tuple[int, int]) -> None:
+    def __init__(self, sizes: list[int], per_domain: int, seed: int) -> None:
         self.sizes, self.per_domain, self.seed = sizes, per_domain, seed
-        self.part, self.parts = part
         self._known: dict[int, tuple[int, Tensor]] = {}
 
     def picks(self, domain: int, step: int, steps: int = 1) -> Tensor:
         """The images of a domain in some steps, (steps, b); a batch may span the end of an epoch."""
-        together = self.parts * self.per_domain
-        position, stop, found = step * together, (step + steps) * together, []
+        position, stop, found = step * self.per_domain, (step + steps) * self.per_domain, []
         while position < stop:
             epoch, offset = divmod(position, self.sizes[domain])
             found.append(self.epoch(domain, epoch)[offset : offset + stop - position])
             position += len(found[-1])
-        return torch.cat(found).view(steps, self.parts, self.per_domain)[:, self.part]
+        return torch.cat(found).view(steps, self.per_domain)
 
     def epoch(self, domain: int, epoch: int) -> Tensor:
         """One walk through a domain."""
@@ -104,7 +106,8 @@ class Order:
 class BatchStream:
     """An endless stream of batches over a task, reproducible from a seed and resumable after any of them.
 
-    `step` counts the batches.
+    `step` counts the batches. `part` is the number of this process, and how many share each batch; `gather` then gets
+    what all of them have, (processes, ...).
     """
 
     def __init__(
@@ -117,6 +120,7 @@ class BatchStream:
         augmentation: Augmentation = "none",
         placement: Placement = "auto",
         part: tuple[int, int] = (0, 1),
+        gather: Gather | None = None,
     ) -> None:
         self.per_domain = per_domain
         self.normalise = Normalise(preprocessing).to(device)
@@ -126,9 +130,10 @@ class BatchStream:
         self.splits = [view.images for view in task.seen]
         self.num_sources = len(task.sources)
         self.labels = torch.from_numpy(np.concatenate([view.labels for view in task.sources])).to(device)
-        self.order = Order([len(images) for images in self.splits], per_domain, seed, part)
+        self.part, self.gather = part, gather
+        self.order = Order([len(images) for images in self.splits], per_domain, seed)
         self.step = 0
-        self.noise = torch.Generator(device).manual_seed(mix_seed(seed, 0) + part[0])
+        self.noise = torch.Generator(device).manual_seed(mix_seed(seed, 0))
         self.resident = stays_resident(self.splits, device, placement)
         self.arrivals: Arrivals = (ResidentArrivals if self.resident else StreamedArrivals)(self)
 
@@ -250,7 +255,7 @@ class ResidentArrivals(Arrivals):
 
 @dataclass
 class HostBatch:
-    """A batch on its way: bytes and label picks in host memory, and when the device has copied them."""
+    """A batch on its way: bytes this process reads and all label picks, in host memory; and when they are copied."""
 
     pixels: Tensor
     label_picks: Tensor
@@ -266,6 +271,9 @@ class StreamedArrivals(Arrivals):
         # The domains of a batch are read at the same time, or each would wait for the last file of the one before.
         self.readers = ThreadPoolExecutor(THREADS * len(stream.splits), thread_name_prefix="afield-read")
         side, count = stream.splits[0].side or 0, len(stream.splits) * stream.per_domain
+        self.number, self.parts = stream.part
+        self.share = stream.per_domain // self.parts
+        """Images of each domain that this process reads."""
         self.shape, self.labelled = (count, side, side, 3), stream.num_sources * stream.per_domain
         self.places: list[tuple[Tensor, Tensor]] = []
         """Pixels and label picks of each batch of a step."""
@@ -281,7 +289,10 @@ class StreamedArrivals(Arrivals):
             self.places.append((pixels, torch.empty(self.labelled, dtype=torch.int64, device=self.device)))
         for pixels, label_picks in self.places[:batches]:
             batch = self.prefetcher.take()
-            pixels.copy_(batch.pixels, non_blocking=True)
+            if self.parts == 1:
+                pixels.copy_(batch.pixels, non_blocking=True)
+            else:
+                self._exchange(batch.pixels.to(self.device, non_blocking=True), pixels)
             label_picks.copy_(batch.label_picks, non_blocking=True)
             if self.device.type == "cuda":
                 batch.copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
@@ -301,19 +312,26 @@ class StreamedArrivals(Arrivals):
             self.prefetcher.close()
             self.prefetcher = None
 
+    def _exchange(self, own: Tensor, whole: Tensor) -> None:
+        """Give the other processes what this one has read, and take what they have."""
+        assert self.stream.gather is not None
+        found = self.stream.gather(own).view(self.parts, -1, self.share, *own.shape[1:])
+        whole.copy_(found.transpose(0, 1).flatten(0, 2))  # the processes' shares of a domain, one after the other
+
     def _buffer(self) -> HostBatch:
-        pinned = self.device.type == "cuda"
-        pixels = torch.empty(self.shape, dtype=torch.uint8, pin_memory=pinned)
+        pinned, (count, *image) = self.device.type == "cuda", self.shape
+        pixels = torch.empty((count // self.parts, *image), dtype=torch.uint8, pin_memory=pinned)
         return HostBatch(pixels, torch.empty(self.labelled, dtype=torch.int64, pin_memory=pinned))
 
     def _fill(self, step: int, batch: HostBatch) -> None:
         if batch.copied is not None:
             batch.copied.synchronize()
-        count, pixels = self.stream.per_domain, batch.pixels.numpy()
+        count, pixels = self.share, batch.pixels.numpy()
         picks = [self.order.picks(domain, step)[0] for domain in range(len(self.stream.splits))]
+        own = [pick[self.number * count : (self.number + 1) * count].numpy() for pick in picks]
         reading = [
-            self.readers.submit(images.read, pick.numpy(), pixels[domain * count : (domain + 1) * count])
-            for domain, (images, pick) in enumerate(zip(self.stream.splits, picks, strict=True))
+            self.readers.submit(images.read, pick, pixels[domain * count : (domain + 1) * count])
+            for domain, (images, pick) in enumerate(zip(self.stream.splits, own, strict=True))
         ]
         wait(reading)
         for read in reading:

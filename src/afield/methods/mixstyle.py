@@ -25,7 +25,7 @@ from torch.distributions import Beta
 
 from afield import MethodOptions, Shape, register_method
 from afield.methods.baseline import Baseline
-from afield.networks import early_stages
+from afield.networks import all_rows, early_stages, own_rows, whole_count
 from afield.precision import at_least_float32
 
 SMALLEST = 1e-6  # variance
@@ -52,11 +52,12 @@ class StyleMixer(nn.Module):
         return mixed
 
     def forward(self, maps: Tensor) -> Tensor:
-        """(B, C, H, W) to the same, mixed or as they are."""
-        count, device, alpha = len(maps), maps.device, self.options.alpha
+        """(B, C, H, W) to the same, mixed or as they are; all is drawn for the whole batch (`networks/rows.py`)."""
+        count, device, alpha = whole_count(maps), maps.device, self.options.alpha
         concentration = torch.full((count, 1, 1, 1), alpha, device=device)
         shares = Beta(concentration, concentration, validate_args=False).sample()
-        mixed = mix_styles(maps, draw_partners(self.domains, count // self.domains, device), shares)
+        partners = draw_partners(self.domains, count // self.domains, device)
+        mixed = mix_styles(maps, own_rows(partners), own_rows(shares))
         return torch.where(torch.rand((), device=device) < self.options.probability, mixed, maps)
 
 
@@ -69,11 +70,14 @@ def draw_partners(domains: int, per_domain: int, device: torch.device) -> Tensor
 
 
 def mix_styles(maps: Tensor, partners: Tensor, shares: Tensor) -> Tensor:
-    """MixStyle(x) of maps (B, C, H, W), with x~ = maps[partners] and lambda = shares (B, 1, 1, 1)."""
+    """MixStyle(x) of maps (B, C, H, W), with x~ = maps[partners] and lambda = shares (B, 1, 1, 1).
+
+    Where several processes share a batch, partners are numbers of rows of all of them.
+    """
     x = at_least_float32(maps)
     variances, mu = torch.var_mean(x.detach(), dim=(2, 3), correction=0, keepdim=True)
     sigma = (variances + SMALLEST).sqrt()
-    mu_mix, sigma_mix = (shares * own + (1 - shares) * own[partners] for own in (mu, sigma))
+    mu_mix, sigma_mix = (shares * own + (1 - shares) * all_rows(own)[partners] for own in (mu, sigma))
     return (sigma_mix * (x - mu) / sigma + mu_mix).to(maps.dtype)
 
 

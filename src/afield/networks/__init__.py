@@ -16,6 +16,8 @@ from afield.networks.gates import (
 )
 from afield.networks.heads import Classifier, Experts, Pool, classify_all, run_aside
 from afield.networks.joint import MultilinearMap, RandomisedMap, joint_map
+from afield.networks.rows import all_rows, own_rows, whole_count
+from afield.networks.sharing import Sharing
 from afield.networks.stages import early_stages
 
 __all__ = [
@@ -34,7 +36,9 @@ __all__ = [
     "NetworkOptions",
     "Pool",
     "RandomisedMap",
+    "Sharing",
     "SpatialGate",
+    "all_rows",
     "arrange_batch_norm",
     "as_convolutions",
     "bare_backbones",
@@ -48,7 +52,9 @@ __all__ = [
     "map_shape",
     "mean_prediction",
     "normalisation",
+    "own_rows",
     "reverse_gradient",
     "run_aside",
     "stands_still",
+    "whole_count",
 ]

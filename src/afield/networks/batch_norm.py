@@ -6,7 +6,7 @@ give, running statistics included, in a fraction of the time; and it reaches bac
 """
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -15,6 +15,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from afield.config.network import BatchNorm
 
+Pass = Callable[[Tensor], Tensor]
 Stretch = tuple[int, bool]
 """How many rows, and whether they are the target's."""
 
@@ -70,11 +71,20 @@ def arrange_batch_norm(network: nn.Module, layout: Layout, *pretrained: nn.Modul
     `frozen` concerns the `pretrained` parts, which have statistics to keep; other layers take those of the batch.
     """
     if layout.kind == "frozen":
-        for norm in (norm for part in pretrained for norm in _norms(part)):
+        for norm in (norm for part in pretrained for norm in norms_of(part)):
             hold_still(norm)
     elif layout.kind in ("apart", "each"):
-        for norm in _norms(network):
+        for norm in norms_of(network):
             setattr(norm, "forward", _Divided(norm, layout))  # noqa: B010
+
+
+def replace_pass(norm: _BatchNorm, by: Callable[[Pass], Pass]) -> None:
+    """Let a layer of batch norm do its forward pass otherwise; where domains are divided, that of every part."""
+    given = norm.forward
+    if isinstance(given, _Divided):
+        given.whole = by(given.whole)
+    else:
+        setattr(norm, "forward", by(given))  # noqa: B010
 
 
 def hold_still(part: nn.Module) -> None:
@@ -107,7 +117,8 @@ class _Divided:
     """The forward pass of a layer of batch norm, part by part in training."""
 
     def __init__(self, norm: _BatchNorm, layout: Layout) -> None:
-        self.norm, self.whole, self.layout = norm, norm.forward, layout
+        self.norm, self.layout = norm, layout
+        self.whole: Pass = norm.forward
 
     def __call__(self, x: Tensor) -> Tensor:
         sizes = self.layout.divide(len(x)) if self.norm.training else []
@@ -124,5 +135,6 @@ class _Divided:
         return self.whole(x)
 
 
-def _norms(network: nn.Module) -> list[_BatchNorm]:
+def norms_of(network: nn.Module) -> list[_BatchNorm]:
+    """All batch norm inside a network."""
     return [module for module in network.modules() if isinstance(module, _BatchNorm)]

@@ -61,6 +61,8 @@ def opened(
         # Everything has been checked: only now is anything written.
         try:
             (loop.resume if resume else loop.start)(header)
+            if not folder.records.exists():
+                raise AfieldError(f"{folder.path} is not the same folder on all machines: they must share its disk")
             yield loop
         except Exception as error:
             if is_out_of_memory(error) and loop.leads and not (resume or loop.step):

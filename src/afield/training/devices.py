@@ -1,24 +1,57 @@
 """On what a run trains, and in which precision, where the config leaves that to the machine."""
 
+import os
 from typing import Literal
 
 import torch
 from lightning.fabric import Fabric
+from lightning.fabric.plugins.environments.lightning import LightningEnvironment
+from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
 
+from afield.config.torchrun import torchrun
 from afield.config.training import TrainingOptions
 from afield.errors import AfieldError
 
 Precision = Literal["fp32", "bf16"]
 PRECISIONS: dict[Precision, Literal["32-true", "bf16-mixed"]] = {"fp32": "32-true", "bf16": "bf16-mixed"}
+LEAST_OF_CPU = 2
+"""So many processes can be tried on any machine."""
 
 
 def make_fabric(options: TrainingOptions) -> Fabric:
-    """What runs a loop: in this process or, once launched, in as many as there are devices."""
-    kind, count = accelerator(options), options.devices
-    if kind == "cuda" and count > (there := torch.cuda.device_count()):
-        raise AfieldError(f"config key 'training.devices': {count} are asked for, and this machine has {there}")
-    strategy = "ddp_spawn" if count > 1 else "auto"
-    return Fabric(accelerator=kind, devices=count, strategy=strategy, precision=PRECISIONS[precision_of(options)])
+    """What runs a loop: in this process or, once launched, in as many as there are devices.
+
+    Those that torchrun has started are there already, and launching joins them.
+    """
+    check_devices(options)
+    kind, precision = accelerator(options), PRECISIONS[precision_of(options)]
+    if options.devices * options.nodes == 1:
+        return Fabric(accelerator=kind, devices=1, precision=precision)
+    strategy, environment = ("ddp", TorchElasticEnvironment()) if torchrun() else ("ddp_spawn", LightningEnvironment())
+    return Fabric(
+        accelerator=kind, devices=options.devices, num_nodes=options.nodes, strategy=strategy, precision=precision,
+        plugins=[environment],  # not what a cluster's variables say: by them a job of Slurm would be all its tasks
+    )  # fmt: skip
+
+
+def check_devices(options: TrainingOptions) -> None:
+    """Raise unless so many processes can be had."""
+    count, nodes = options.devices, options.nodes
+    if nodes > 1 and not torchrun():
+        raise AfieldError(
+            f"config key 'training.nodes': to train on {nodes} machines, call on each of them "
+            f"torchrun --nnodes={nodes} --nproc-per-node={count} -m afield train (docs/guide.md has an example)"
+        )
+    kind = accelerator(options)
+    there = torch.cuda.device_count() if kind == "cuda" else max(processors(), LEAST_OF_CPU)
+    if count > there:
+        things = "GPUs" if kind == "cuda" else "processors"
+        raise AfieldError(f"config key 'training.devices': {count} are asked for, and there are {there} {things}")
+
+
+def processors() -> int:
+    """How many processors this process may use; where the system does not say, how many there are."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def accelerator(options: TrainingOptions) -> str:

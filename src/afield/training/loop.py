@@ -1,11 +1,13 @@
 """The training loop, on Lightning Fabric: it steps, evaluates, records and saves, and does not know the method."""
 
 import logging
+import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,6 @@ import torch
 from lightning.fabric import Fabric
 
 from afield.config.data import DataOptions
-from afield.config.layers import completed
 from afield.config.training import TrainingOptions
 from afield.data.batches import BatchStream
 from afield.data.preprocessing import Preprocessing
@@ -22,6 +23,7 @@ from afield.data.task import EvaluationViews, Task
 from afield.errors import AfieldError
 from afield.files import write_whole
 from afield.methods import Method
+from afield.networks.rows import from_all
 from afield.results.folder import RunFolder
 from afield.results.records import Record, append_record, end_of, evaluations, read_records, rewrite_records
 from afield.results.selection import evaluations_since_best
@@ -31,7 +33,6 @@ from afield.training.callbacks import Callback, Listeners, RunStart
 from afield.training.checkpoint import (
     Checkpoint,
     generator_states,
-    load_checkpoint,
     optimiser_state,
     restore_generators,
     save_checkpoint,
@@ -43,6 +44,7 @@ from afield.training.keeping import Keeper
 from afield.training.loggers import make_loggers
 from afield.training.post_mortem import DivergedError, Standing, save_post_mortem
 from afield.training.progress import STEPS_BETWEEN_UPDATES, RunProgress
+from afield.training.resuming import to_go_on_from
 from afield.training.schedules import adaptation_weight, learning_rate
 from afield.training.step import TrainingStep
 from afield.training.stopping import HeldSignals
@@ -99,18 +101,17 @@ class Loop:
             setup.data.augmentation,
             setup.data.placement,
             (self.fabric.global_rank, self.fabric.world_size),
+            partial(from_all, processes=self.fabric.world_size),
         )
         self.training = TrainingStep(self.method, self.stream, options, self.fabric, setup.pretrained)
         self.average = WeightAverage(self.method, options)
         placement = setup.data.placement if self.stream.resident else "streamed"
         self.evaluator = Evaluator(setup.task, setup.views, setup.preprocessing, self.device, placement)
         self.keeper = Keeper(folder, options.keep, self._save)
-        self.others: list[dict[str, Any]] = []
         self.well = Standing(self.stream, self.device)
         self.saved_step = 0
+        self.parent = os.getppid()
         self.seconds = 0.0
-        if not self.leads:  # weights are the same in all processes, dropout is not
-            torch.manual_seed(options.seed + self.fabric.global_rank)
 
     @property
     def step(self) -> int:
@@ -180,7 +181,6 @@ class Loop:
                 if any(due):
                     self._check_health(deep=True)
                     losses = self._prepare_evaluation() if due[0] else {}
-                    self._meet()
                 if due[0] and self.leads:
                     history.append(self._evaluate(losses))
                     progress.evaluated(history[-1])
@@ -207,10 +207,14 @@ class Loop:
         self.fabric.barrier()
 
     def _asked_to_stop(self, signals: HeldSignals) -> bool:
-        """Whether a signal has come. Several processes ask each other now and then: all must stop at one step."""
+        """Whether a signal has come. Several processes ask each other now and then: all must stop at one step.
+
+        They also stop when the process is gone that has started them.
+        """
         asked = signals.came is not None
         if self.fabric.world_size == 1:
             return asked
+        asked |= os.getppid() != self.parent
         if not (self._at(STEPS_BETWEEN_HEALTH_CHECKS) or self.device.type == "cpu"):
             return False
         return bool(self.fabric.all_reduce(torch.tensor(float(asked), device=self.device), reduce_op="max"))
@@ -227,7 +231,6 @@ class Loop:
         """Save a checkpoint of this step, unless there is one."""
         if self.saved_step != self.step or self.fabric.world_size > 1:  # only the first process knows what is saved
             self._check_health(deep=True)
-            self._meet()
             self._save(self.folder.last)
 
     def _at(self, every: int) -> bool:
@@ -268,21 +271,6 @@ class Loop:
             "with a smaller training.lr, or with training.clip_norm=1",
         )
 
-    def _meet(self) -> None:
-        """Learn where the other processes stand, for a checkpoint."""
-        states: list[Any] = [None] * self.fabric.world_size
-        if self.fabric.world_size > 1:
-            torch.distributed.all_gather_object(states, self._own_state())
-        self.others = states[1:]
-
-    def _own_state(self) -> dict[str, Any]:
-        """What is not the same in all processes."""
-        return {
-            "stream": self.stream.state_dict(),
-            "generators": generator_states(self.device),
-            "loss_sums": self.training.sums,
-        }
-
     def _prepare_evaluation(self) -> dict[str, float]:
         """What all processes do: average the losses since the last time, and fit what descent does not learn."""
         losses = self.training.take_mean_losses()
@@ -291,8 +279,11 @@ class Loop:
         return losses
 
     def _evaluate(self, losses: dict[str, float]) -> Record:
+        generators = generator_states(self.device)
         with self.average.in_place():
             measured = self.evaluator(self.method)
+        if self.fabric.world_size > 1:  # all go on with the same numbers, though one has looked
+            restore_generators(generators, self.device)
         record = {
             "event": "evaluation",
             "step": self.step,
@@ -309,7 +300,6 @@ class Loop:
 
     def start(self, header: Record) -> None:
         """Open a fresh folder; `header` is the records' first line. A run that stood there is gone."""
-        self._meet()
         if self.leads:
             if self.folder.holds_run:
                 self.folder.clear()
@@ -322,25 +312,10 @@ class Loop:
     def resume(self, header: Record) -> None:
         """Go back to where the folder's last checkpoint stands; a run killed before its first one starts anew."""
         records = read_records(self.folder.records) if self.folder.records.exists() else []
-        if not self.folder.last.exists():
-            if evaluations(records) or any(file.exists() for file in self.folder.checkpoints):
-                raise AfieldError(
-                    f"{self.folder.last} is gone, so there is nothing to go on from; overwrite starts anew"
-                )
+        checkpoint = to_go_on_from(self.folder, records, self.setup.config, header, self.device)
+        if checkpoint is None:
             self.start(header)
             return
-        checkpoint = load_checkpoint(self.folder.last)
-        if not self._is_of(checkpoint):
-            raise AfieldError(f"{self.folder.config} and {self.folder.last} are not of one run: their configs differ")
-        if not records or records[0]["protocol"] != header["protocol"]:
-            raise AfieldError(f"cannot resume {self.folder.path}: its records are of other data than there is now")
-        begun_on = "cuda" if "cuda" in checkpoint.state.get("generators", {}) else "cpu"
-        if begun_on != self.device.type:
-            raise AfieldError(f"cannot resume {self.folder.path} on {self.device.type}: it was begun on {begun_on}")
-        if (begun_in := records[0].get("precision")) != (here := header.get("precision")):
-            raise AfieldError(
-                f"cannot resume {self.folder.path}: it was begun in {begun_in}, and here precision 'auto' is {here}"
-            )
         try:
             self._restore(checkpoint)
         except (RuntimeError, LookupError, TypeError, ValueError, AttributeError) as error:
@@ -354,15 +329,8 @@ class Loop:
             rewrite_records(self.folder.records, [r for r in records if r.get("step", 0) <= self.step])
         self.fabric.barrier()
 
-    def _is_of(self, checkpoint: Checkpoint) -> bool:
-        """Whether a checkpoint has this run's config; options that did not exist when it was stored are defaults."""
-        try:
-            return completed(checkpoint.config) == self.setup.config
-        except (AfieldError, AttributeError, TypeError):  # a damaged one
-            return False
-
     def _save(self, path: Path) -> None:
-        """Write a checkpoint, with what `_meet` has learned."""
+        """Write a checkpoint. All processes stand where the first does, so that any number can go on from it."""
         if not self.leads:
             return
         with self.average.in_place():  # a state dict has the tensors themselves
@@ -376,8 +344,9 @@ class Loop:
             "model": self.method.state_dict(),
             **self.average.state_dict(),
             "optimiser": self.training.optimisers.state_dict(),
-            **self._own_state(),
-            "others": self.others,
+            "stream": self.stream.state_dict(),
+            "generators": generator_states(self.device),
+            "loss_sums": self.training.sums,
             "loss_names": self.training.names,
             "seconds": self.seconds,
         }
@@ -392,13 +361,12 @@ class Loop:
         self.saved_step, self.seconds = checkpoint.step, max(0.0, float(state["seconds"]))
         self.method.load_state_dict(state["model"])
         self.average.load_state_dict(state, checkpoint.step)
-        own = [state, *state["others"]][self.fabric.global_rank]
-        self.stream.load_state_dict(own["stream"])
+        self.stream.load_state_dict(state["stream"])
         if self.stream.step != checkpoint.step * self.options.accumulate:
             raise ValueError(f"the stream stands at batch {self.stream.step}, the checkpoint at step {checkpoint.step}")
         optimisers = optimiser_state(state["optimiser"], dict(self.method.named_parameters()))
-        self.training.restore(optimisers, state["loss_names"], own["loss_sums"])
-        restore_generators(own["generators"], self.device)
+        self.training.restore(optimisers, state["loss_names"], state["loss_sums"])
+        restore_generators(state["generators"], self.device)
 
 
 def _broken(method: Method) -> bool:

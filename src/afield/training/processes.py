@@ -5,6 +5,7 @@ travels by value.
 """
 
 import multiprocessing
+import os
 import pickle
 import sys
 from collections.abc import Iterator, Sequence
@@ -25,6 +26,7 @@ from afield.methods import Method, find_method
 from afield.methods.registry import add_method
 from afield.training.callbacks import Callback
 
+MEETING = ("MASTER_ADDR", "MASTER_PORT")
 GUARD = "a script that starts other processes must do so under `if __name__ == '__main__':`"
 
 
@@ -116,6 +118,18 @@ def without_nameless_script() -> Iterator[None]:
 
 
 @contextmanager
+def place_to_meet() -> Iterator[None]:
+    """Processes started inside meet at a port that is free now, not where the environment says another run's do."""
+    kept = {name: os.environ.pop(name) for name in MEETING if name in os.environ}
+    try:
+        yield
+    finally:
+        for name in MEETING:
+            os.environ.pop(name, None)
+        os.environ.update(kept)
+
+
+@contextmanager
 def children_told() -> Iterator[None]:
     """If this process is stopped inside, its children are too, and it waits for them: they save where they stand."""
     try:
@@ -131,6 +145,12 @@ def children_told() -> Iterator[None]:
             for child in children:
                 child.kill()
         raise
+
+
+def is_loss_of_another(error: Exception) -> bool:
+    """Whether an error says that another process of the run has ended, for which gloo has no class of its own."""
+    words = ("gloo", "Gloo", "NCCL", "by peer", "Broken pipe")
+    return isinstance(error, RuntimeError) and any(word in str(error) for word in words)
 
 
 def check_guarded() -> None:

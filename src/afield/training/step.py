@@ -8,6 +8,7 @@ the small operations of the losses and a GPU then records the result as a graph.
 
 import warnings
 from collections.abc import Iterator
+from contextlib import nullcontext
 
 import torch
 from lightning.fabric import Fabric
@@ -18,6 +19,7 @@ from afield.config.training import TrainingOptions
 from afield.data.batches import BatchStream
 from afield.errors import AfieldError
 from afield.methods import Losses, Method
+from afield.networks import Sharing
 from afield.training.optimisers import Optimisers, State
 from afield.training.rates import RateTable
 from afield.training.schedules import check_schedule, within_phase
@@ -39,7 +41,14 @@ class TrainingStep:
     ) -> None:
         self.method, self.stream, self.options, self.fabric = method, stream, options, fabric
         self.device = fabric.device
-        alone = fabric.world_size == 1  # several processes average their gradients, which no graph records
+        alone = fabric.world_size == 1  # what processes say to each other no graph records
+        self.sharing = (
+            None
+            if alone
+            else Sharing(
+                method, method.layout, fabric.global_rank, fabric.world_size, synchronised=options.sync_batch_norm
+            )
+        )
         on_gpu = self.device.type == "cuda" and alone
         kind = ("graph" if on_gpu else "eager") if options.execution == "auto" else options.execution
         self.recorded = on_gpu and kind != "eager"
@@ -94,10 +103,8 @@ class TrainingStep:
         return dict(zip(self.names, self.values, strict=True))
 
     def take_mean_losses(self) -> dict[str, float]:
-        """The losses averaged since the last time, over all processes."""
-        total = self.fabric.all_reduce(self.sums, reduce_op="mean")
-        assert isinstance(total, Tensor)
-        *sums, steps = total.tolist()
+        """The losses averaged since the last time. They are the same in all processes."""
+        *sums, steps = self.sums.tolist()
         self.sums.zero_()  # in place: a recorded graph adds to this very tensor
         return {name: value / steps for name, value in zip(self.names, sums, strict=True)}
 
@@ -130,7 +137,7 @@ class TrainingStep:
         self.weight.copy_(rates[1])
         self.method.train()
         losses: list[Losses] = [{} for _ in range(self.options.accumulate)]
-        with self.fabric.autocast():
+        with self.fabric.autocast(), self.sharing.under_way() if self.sharing else nullcontext():
             runs = [self._backpropagated(self.method.training_step(self.stream.draw())) for _ in losses]
             for updates in zip(*runs, strict=True):
                 self._descend()
@@ -143,8 +150,8 @@ class TrainingStep:
         self.values = torch.stack(values).mean(dim=0) if len(values) > 1 else values[0]
         self.sums[:-1] += self.values
         self.sums[-1] += 1
-        # Statistics of batch norm are of a process's own images; so all processes stay equal.
-        self._average([buffer for buffer in self.method.buffers() if buffer.is_floating_point()])
+        if self.sharing:  # whose statistics were taken of a process's own images: so all processes stay equal
+            self._average(self.sharing.apart)
 
     def _backpropagated(self, updates: Iterator[Losses]) -> Iterator[Losses]:
         """The updates of one batch, each as soon as its gradients are added to those of the step's other batches.

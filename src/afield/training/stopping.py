@@ -6,6 +6,8 @@ from multiprocessing import parent_process
 from types import FrameType, TracebackType
 from typing import Any, Self
 
+from afield.config.torchrun import torchrun
+
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -65,6 +67,6 @@ class HeldSignals:
     def _note(self, number: int, frame: FrameType | None) -> None:
         if self.came is None:
             self.came = number
-        elif self.insistent and parent_process() is None:
+        elif self.insistent and parent_process() is None and torchrun() is None:
             self.came = number
             self.deliver()

@@ -1,0 +1,50 @@
+"""Processes that share a batch: for every method the losses, gradients and weights of one process, to rounding."""
+
+from functools import partial
+
+import pytest
+
+import afield
+from afield.config.layers import resolve
+from afield.training.devices import make_fabric
+from support.networks import FAMILIES
+from support.sharing import as_layer, differences
+
+# Presets are settings of these codes.
+METHODS = [name for name in afield.list_methods() if not name.endswith("-paper") and not name.startswith("far-")]
+WITH_NECK = {"neck": [12], "hidden": [8], "dropout": 0.5, "neck_dropout": 0.3}
+
+
+def on(family, method):
+    name, size, _ = FAMILIES[family]
+    network, data = {"backbone": name}, {"image_size": size, "augmentation": "photos", "placement": "streamed"}
+    return as_layer(method, network=network, data=data)
+
+
+CASES = {method: as_layer(method) for method in METHODS} | {
+    "dropout, in the backbone and after it": as_layer("far", network=WITH_NECK),
+    "without a target": as_layer("dann", "dg"),
+    "statistics of each domain": as_layer("mixstyle", network=WITH_NECK | {"batch_norm": "each"}),
+    "statistics of sources and target": as_layer("adda", network={"batch_norm": "apart"}),
+    "several batches per step": as_layer("coral", training={"accumulate": 2, "clip_norm": 0.1}),
+    "streamed photographs on a ResNet": on("resnet", "mixstyle"),
+    "norms with activations of their own": on("efficientnet", "far"),
+}
+APART = "statistics of a process's own images"
+
+
+@pytest.fixture(scope="module")
+def found():
+    layers = [*CASES.values(), as_layer("baseline", training={"sync_batch_norm": False})]
+    options = resolve(layers[0]).training.model_copy(update={"devices": 2})
+    return dict(zip([*CASES, APART], make_fabric(options).launch(partial(differences, layers)), strict=True))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_two_processes_have_the_losses_gradients_and_weights_of_one(found, case):
+    off, where = found[case]
+    assert off < 1e-5, where
+
+
+def test_without_synchronised_batch_norm_processes_are_equal_to_each_other_but_not_to_one(found):
+    assert 1e-5 < found[APART][0] < 1
