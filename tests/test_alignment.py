@@ -100,6 +100,19 @@ def test_the_adversary_learns_domains_and_the_features_unlearn_them(target):
     same(downhill, -0.3 * uphill)
 
 
+@pytest.mark.parametrize("target", [True, False], ids=["uda", "dg"])
+def test_a_conditional_adversary_reads_directions_times_predictions_and_sure_images_count_more(target):
+    batch, align = random_batch(target=target), make_alignment(alignment="adversary", conditional=True)
+    vectors, scores = vectors_of(batch), 3 * vectors_of(batch, CLASSES)
+    p = scores.softmax(dim=1)
+    joint = CHANNELS**0.5 * torch.einsum("bi,bk->bik", normalize(vectors), p).flatten(1)
+    weights = 1 + torch.exp((p * p.log()).sum(dim=1))
+    weights = torch.cat([part / part.mean() for part in batch.split(weights) if len(part)])
+    losses = align(vectors, scores, batch)
+    same(losses["domain"], domain_loss(align.discriminator(joint), batch, weights))
+    same(losses["align"], losses["domain"])
+
+
 def test_by_default_the_moments_of_directions_and_the_adversary_add_up():
     batch = random_batch()
     vectors, scores = vectors_of(batch), torch.zeros(len(batch.images), CLASSES)

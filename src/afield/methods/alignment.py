@@ -9,6 +9,9 @@ On a small network an adversary at weight 1 stops all learning within the first 
 moments, may pull no harder at a feature than the losses of the classifier C do, and less while C is still unsure of the
 labels (`pull_limit`).
 
+An adversary of features alone may align one class with another. A `conditional` one reads features times what C says of
+them, as CDAN's does (Long et al. 2018, arXiv 1705.10667), so that classes are aligned with themselves.
+
 Domains need not have their classes in equal shares, and aligning all images then moves images of one class to another.
 With `equal_shares`, the adversary weighs images so that every class has the same share in all domains. The shares of a
 source are those of its labels, the target's those of what C says of it, both as running averages.
@@ -108,9 +111,7 @@ class Alignment(nn.Module):
         if self.joint is not None:
             with torch.autocast(read.device.type, enabled=False):
                 read = self.joint(read, at_least_float32(scores.detach()).softmax(dim=1))
-            sure = torch.exp(-entropy(scores.detach()))
-            sure = torch.cat([w / w.mean() for w in batch.split(1 + sure) if len(w)])
-            counts = sure if counts is None else sure * counts
+            counts = sureness(scores.detach(), batch) * (1 if counts is None else counts)
         fooled = run_aside(self.discriminator, reverse_gradient(read), frozen=True)
         losses["align"] = losses.get("align", 0.0) + options.align_weight * domain_loss(fooled, batch, counts)
         losses["domain"] = domain_loss(self.discriminator(read.detach()), batch, counts)
@@ -140,6 +141,11 @@ class Alignment(nn.Module):
         ratios = shares.mean(dim=0) / shares.clamp_min(SMALLEST_SHARE / said.shape[2])
         counts = (said * ratios.to(said.dtype)[:, None]).sum(dim=2)
         return (counts / counts.mean(dim=1, keepdim=True)).clamp_max(LARGEST_WEIGHT).flatten()
+
+
+def sureness(scores: Tensor, batch: Batch) -> Tensor:
+    """How much images count by how sure C is of them, 1 on the average: CDAN's 1 + exp(-H)."""
+    return torch.cat([sure / sure.mean() for sure in batch.split(1 + torch.exp(-entropy(scores))) if len(sure)])
 
 
 def select_by_gate(
