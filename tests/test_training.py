@@ -95,7 +95,7 @@ def test_the_first_record_says_what_was_run(far_run, toy):
     assert (header["seed"], header["device"]) == (0, "cpu, 1 threads")
 
 
-LOSSES = {"classification", "aligned", "align", "domain", "dre", "experts", "consistency"}
+LOSSES = {"classification", "aligned", "align", "domain", "dre", "prototypes", "experts", "consistency"}
 
 
 def test_an_evaluation_keeps_the_target_apart_and_counts_its_images(far_run):
