@@ -21,7 +21,7 @@ from statistics import fmean
 from afield.errors import AfieldError
 from afield.files import write_whole
 from afield.results.figures import runs_at
-from afield.results.records import evaluations
+from afield.results.records import Record, evaluations
 
 MAPS = ("F", "A", "A+R+")
 
@@ -41,9 +41,15 @@ def measure(folders: list[Path], out: Path) -> None:
             raise AfieldError(f"{named.path} has no target to compare with its sources")
         values = {name: round(found.mean(name, subject.target), 6) for name in MAPS if name in found.between}
         seed = header["config"]["training"]["seed"]
-        lines.append({"label": header["label"], "target": subject.target, "seed": seed, "step": step, **values})
+        lines.append({"label": label_of(header), "target": subject.target, "seed": seed, "step": step, **values})
         print(lines[-1], file=sys.stderr)
     write_whole(out, "".join(f"{json.dumps(line)}\n" for line in lines))
+
+
+def label_of(header: Record) -> str:
+    """A benchmark's name for a run, or that of its method."""
+    label: str = header.get("label") or header["config"]["method"]["name"]
+    return label
 
 
 def divergence(file: Path) -> str:
@@ -66,7 +72,7 @@ def convergence(records: Path) -> str:
     for run in runs_at(records):
         for evaluation in evaluations(run):
             (result,) = evaluation["target"].values()
-            curves[run[0]["label"]][evaluation["step"]].append(100 * result["accuracy"])
+            curves[label_of(run[0])][evaluation["step"]].append(100 * result["accuracy"])
     steps = sorted({step for curve in curves.values() for step in curve})
     lines = [["method", *(f"step {step}" for step in steps), "runs"], ["---", *["---:"] * (len(steps) + 1)]]
     for label, curve in curves.items():
