@@ -7,8 +7,8 @@
 
 `measure` looks at the checkpoints, which are not committed, and writes down the divergence between the target and each
 source (docs/glossary.md says what that is), its mean over the sources, of F, A and A + R+. `divergence` shows it as a
-table of means over runs, and how many runs have the paper's order, A below A + R+ below F. `convergence` shows the
-accuracy on the target over the steps, from records: with experts it should rise faster.
+table of means over runs, and how many runs have the paper's order, A below A + R+ below F. `convergence` shows, from
+records, C's loss on the sources and the accuracy on the target over the steps: with experts training should be faster.
 """
 
 import argparse
@@ -24,6 +24,7 @@ from afield.results.figures import runs_at
 from afield.results.records import Record, evaluations
 
 MAPS = ("F", "A", "A+R+")
+Curves = dict[str, dict[int, list[float]]]
 
 
 def measure(folders: list[Path], out: Path) -> None:
@@ -67,16 +68,19 @@ def divergence(file: Path) -> str:
 
 
 def convergence(records: Path) -> str:
-    """The table of accuracies over steps."""
-    curves = defaultdict(lambda: defaultdict(list))
+    """The table of accuracies and of C's cross-entropy over steps; the latter is a mean since the step before."""
+    curves: Curves = defaultdict(lambda: defaultdict(list))
     for run in runs_at(records):
         for evaluation in evaluations(run):
             (result,) = evaluation["target"].values()
-            curves[label_of(run[0])][evaluation["step"]].append(100 * result["accuracy"])
+            label, step = label_of(run[0]), evaluation["step"]
+            curves[f"{label}, target accuracy"][step].append(100 * result["accuracy"])
+            curves[f"{label}, loss of classification"][step].append(evaluation["losses"]["classification"])
     steps = sorted({step for curve in curves.values() for step in curve})
     lines = [["method", *(f"step {step}" for step in steps), "runs"], ["---", *["---:"] * (len(steps) + 1)]]
-    for label, curve in curves.items():
-        lines.append([label, *(f"{fmean(curve[step]):.1f}" for step in steps), str(len(curve[steps[-1]]))])
+    for label, curve in sorted(curves.items(), key=lambda item: item[0].split(", ")[1]):
+        shown = "{:.1f}" if label.endswith("accuracy") else "{:.3f}"
+        lines.append([label, *(shown.format(fmean(curve[step])) for step in steps), str(len(curve[steps[-1]]))])
     return _table(lines)
 
 

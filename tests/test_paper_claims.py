@@ -20,9 +20,9 @@ def test_it_measures_the_divergence_of_a_run_and_shows_its_course(script, train_
     (line,) = map(json.loads, (tmp_path / "divergence.jsonl").read_text().splitlines())
     assert (line["label"], line["target"], line["seed"], line["step"]) == ("far", "night", 0, 4)
     assert all(line[name] > 0 for name in ("F", "A", "A+R+"))
-    head, _, row = script["convergence"](run.folder / "records.jsonl").splitlines()
+    head, _, loss, accuracy = script["convergence"](run.folder / "records.jsonl").splitlines()
     assert [cell.strip() for cell in head.split("|")[2:-2]] == ["step 2", "step 4"]
-    assert row.startswith("| far |")
+    assert loss.startswith("| far, loss of classification |") and accuracy.startswith("| far, target accuracy |")
 
 
 def test_the_table_has_means_and_counts_the_runs_in_the_papers_order(script, tmp_path):
