@@ -18,11 +18,6 @@ SETTINGS = [
 ]
 
 
-def test_strong_views_of_the_sources_train(train_toy, tmp_path, own_methods):
-    run = train_toy(tmp_path / "run", f"{IDEAS}:FARPlusIdeas", 2, settings={"method.views_weight": 1.0})
-    assert run.step == 2
-
-
 @pytest.mark.parametrize("method", ["FARIdeas", "FARPlusIdeas"])
 @pytest.mark.parametrize("settings", SETTINGS, ids=lambda settings: "-".join(map(str, settings.values())))
 def test_an_idea_trains(train_toy, tmp_path, own_methods, method, settings):

@@ -211,8 +211,6 @@ class FARIdeas(Ideas):
 class PlusIdeasOptions(IdeasOptions, FARPlusOptions):
     """What the variants add to the options of FAR+."""
 
-    views_weight: float = Field(0.0, ge=0, description="weight of cross-entropy on strong views of the sources' images")
-
 
 @register_method("far-plus-ideas", summary="variants of FAR+ that were tried", reference="this project")
 class FARPlusIdeas(FARPlus, Ideas):
@@ -220,22 +218,6 @@ class FARPlusIdeas(FARPlus, Ideas):
 
     Options = PlusIdeasOptions
     ramped = FARPlus.ramped | {"confusion"}
-    options: PlusIdeasOptions
-
-    def images(self, batch: Batch) -> Tensor:
-        """What FAR+ sees, and strong views of the sources' images."""
-        images = super().images(batch)
-        if not self.options.views_weight:
-            return images
-        return torch.cat((images, batch.strong_view(batch.split(batch.images)[0])))
-
-    def losses_of(self, F: Tensor, batch: Batch) -> Losses:
-        """Those of FAR+, and cross-entropy of the sources' strong views."""
-        if not self.options.views_weight:
-            return super().losses_of(F, batch)
-        known = len(F) - batch.num_labelled
-        losses = super().losses_of(F[:known], batch)
-        return losses | {"views": self.options.views_weight * cross_entropy(self.scores_of(F[known:]), batch.labels)}
 
 
 def agreement(f_plus: Tensor, p: Tensor, batch: Batch) -> Tensor:

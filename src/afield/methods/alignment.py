@@ -27,6 +27,7 @@ from torch.nn.functional import one_hot
 
 from afield import Batch, Losses, MethodOptions, Shape
 from afield.losses import direction_distance, directions, entropy, moment_distance
+from afield.methods.cdan import entropy_weights
 from afield.methods.dann import domain_loss
 from afield.networks import Discriminator, Gate, GatedSelection, GateKind, Pool, joint_map, reverse_gradient, run_aside
 from afield.networks.pulls import average_into, limit_pull, measure_pull
@@ -111,7 +112,7 @@ class Alignment(nn.Module):
         if self.joint is not None:
             with torch.autocast(read.device.type, enabled=False):
                 read = self.joint(read, at_least_float32(scores.detach()).softmax(dim=1))
-            counts = sureness(scores.detach(), batch) * (1 if counts is None else counts)
+            counts = entropy_weights(entropy(scores.detach()), batch) * (1 if counts is None else counts)
         fooled = run_aside(self.discriminator, reverse_gradient(read), frozen=True)
         losses["align"] = losses.get("align", 0.0) + options.align_weight * domain_loss(fooled, batch, counts)
         losses["domain"] = domain_loss(self.discriminator(read.detach()), batch, counts)
@@ -141,11 +142,6 @@ class Alignment(nn.Module):
         ratios = shares.mean(dim=0) / shares.clamp_min(SMALLEST_SHARE / said.shape[2])
         counts = (said * ratios.to(said.dtype)[:, None]).sum(dim=2)
         return (counts / counts.mean(dim=1, keepdim=True)).clamp_max(LARGEST_WEIGHT).flatten()
-
-
-def sureness(scores: Tensor, batch: Batch) -> Tensor:
-    """How much images count by how sure C is of them, 1 on the average: CDAN's 1 + exp(-H)."""
-    return torch.cat([sure / sure.mean() for sure in batch.split(1 + torch.exp(-entropy(scores))) if len(sure)])
 
 
 def select_by_gate(

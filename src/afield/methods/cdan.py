@@ -79,6 +79,10 @@ class CDAN(Method):
 
     def counts(self, H: Tensor, batch: Batch) -> Tensor | None:
         """w, by which images count, from the entropies of their predictions; None: all count alike."""
-        if not self.options.entropy_conditioning:
-            return None
-        return torch.cat([w / w.mean().detach() for w in batch.split(1 + torch.exp(-H))])
+        return entropy_weights(H, batch) if self.options.entropy_conditioning else None
+
+
+def entropy_weights(H: Tensor, batch: Batch) -> Tensor:
+    """w = 1 + exp(-H), divided by its mean over the sources, and over the target where there is one."""
+    parts = batch.split(1 + torch.exp(-H))
+    return torch.cat([w / w.mean().detach() for w in parts if len(w)])
