@@ -85,6 +85,13 @@ def train_toy(toy):
 
 
 @pytest.fixture
+def own_cache(tmp_path, monkeypatch):
+    """The folder of a test's own where afield remembers what it has looked at."""
+    monkeypatch.setenv("AFIELD_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
 def own_methods(monkeypatch):
     """What a test registers and imports is gone after it."""
     monkeypatch.setattr(method_registry, "_methods", dict(method_registry._methods))

@@ -18,11 +18,7 @@ from support.images import write_folder, write_image
 
 HEADS = ("path", "domain", "label", "split")
 Row = tuple[object, ...]
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("AFIELD_CACHE", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 @pytest.fixture
