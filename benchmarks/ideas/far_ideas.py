@@ -211,6 +211,8 @@ class FARIdeas(Ideas):
 class PlusIdeasOptions(IdeasOptions, FARPlusOptions):
     """What the variants add to the options of FAR+."""
 
+    views_weight: float = Field(0.0, ge=0, description="weight of classifying strong views of the sources' images")
+
 
 @register_method("far-plus-ideas", summary="variants of FAR+ that were tried", reference="this project")
 class FARPlusIdeas(FARPlus, Ideas):
@@ -218,6 +220,22 @@ class FARPlusIdeas(FARPlus, Ideas):
 
     Options = PlusIdeasOptions
     ramped = FARPlus.ramped | {"confusion"}
+    options: PlusIdeasOptions
+
+    def images(self, batch: Batch) -> Tensor:
+        """All images, and strong views of the target's or of all."""
+        if not self.options.views_weight:
+            return super().images(batch)
+        return torch.cat((batch.images, batch.strong_view(batch.images)))
+
+    def losses_of(self, F: Tensor, batch: Batch) -> Losses:
+        """The losses of FAR+, and cross-entropy of the sources' views."""
+        if not self.options.views_weight:
+            return super().losses_of(F, batch)
+        plain, views = F.chunk(2)
+        source, target = batch.split(views)
+        losses = super().losses_of(torch.cat((plain, target)), batch)
+        return losses | {"views": self.options.views_weight * cross_entropy(self.scores_of(source), batch.labels)}
 
 
 def agreement(f_plus: Tensor, p: Tensor, batch: Batch) -> Tensor:
