@@ -65,11 +65,11 @@ def compared(toy, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         plain = compare_module.train
 
-        def killed(data, task, target, name, **others):
+        def killed(method, **others):
             with pytest.MonkeyPatch.context() as inner:
-                if name == "dann":
+                if method == "dann":
                     kill_before_step(inner, 5)
-                return plain(data, task, target, name, **others)
+                return plain(method=method, **others)
 
         patch.setattr(compare_module, "train", killed)
         with pytest.raises(Killed):
@@ -157,10 +157,10 @@ def test_one_method_is_not_a_comparison(tmp_path):
 def test_a_method_that_fails_does_not_stop_the_others(toy, tmp_path, monkeypatch):
     plain = compare_module.train
 
-    def failing(data, task, target, name, **others):
-        if name == "mcc":
+    def failing(method, **others):
+        if method == "mcc":
             raise AfieldError("training diverged")
-        return plain(data, task, target, name, **others)
+        return plain(method=method, **others)
 
     monkeypatch.setattr(compare_module, "train", failing)
     names = ["baseline", "mcc", "coral"]
@@ -168,3 +168,45 @@ def test_a_method_that_fails_does_not_stop_the_others(toy, tmp_path, monkeypatch
     assert (set(found.runs), failures) == ({"baseline", "coral"}, {"mcc": "training diverged"})
     with pytest.raises(AfieldError, match="mcc: training diverged"):
         compare("toy", "night", names[:2], tmp_path / "d", steps=2, settings=SMALL, progress=False)
+
+
+DIES_ONCE = """
+import os, signal
+from pathlib import Path
+from afield import register_method
+from afield.methods.baseline import Baseline
+
+
+@register_method("dies-once", summary="is killed in its fifth step, once", reference="a test")
+class DiesOnce(Baseline):
+    steps = 0
+
+    def losses_of(self, F, batch):
+        self.steps += 1
+        mark = Path(__file__).with_name("died")
+        if self.steps == 5 and not mark.exists():
+            mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().losses_of(F, batch)
+"""
+
+
+def test_methods_trained_at_the_same_time_are_those_trained_in_turn_and_one_that_is_killed_goes_on(
+    toy, compared, tmp_path, capsys
+):
+    _, in_turn, _ = compared
+    file = tmp_path / "dies_once.py"
+    file.write_text(DIES_ONCE)
+    methods = ["baseline", "dann", str(file)]
+    call = {"steps": 6, "settings": SMALL, "workers": 2}
+    found, failures = compare("toy", "night", methods, tmp_path / "c", **call)
+    assert failures == {"dies-once": "its process was killed by SIGKILL"}
+    for name, run in in_turn.runs.items():
+        assert found.runs[name].accuracy == run.accuracy
+        assert found.runs[name].evaluation["losses"] == pytest.approx(run.evaluation["losses"], rel=1e-5)
+    shown = capsys.readouterr().err
+    assert "dies-once failed: its process was killed by SIGKILL" in shown
+    assert "dann step 6/6: sources" in shown
+    found, failures = compare("toy", "night", methods, tmp_path / "c", **call)
+    assert (failures, set(found.runs)) == ({}, {"baseline", "dann", "dies-once"})
+    assert found.runs["dies-once"].evaluation["step"] == 6

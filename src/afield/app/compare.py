@@ -2,24 +2,28 @@
 
 import csv
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from rich.table import Table
 
 from afield.app.asked import asked_layers, check_early
 from afield.app.model import load
 from afield.app.show import empty_table
+from afield.app.side_by_side import Calls, train_side_by_side
 from afield.app.train import train
 from afield.config.catalogue import canonical_name
+from afield.config.data import OWN_PRESETS
 from afield.data.domain import DomainSet
+from afield.data.registry import builders, load_data
 from afield.errors import AfieldError, printable, unknown
 from afield.files import check_regular, link, write_whole
 from afield.methods.registry import AnyMethod, name_of
 from afield.results.folder import RunFolder
 from afield.results.ranking import Ranking
-from afield.results.run import Run
+from afield.results.run import read_run
 from afield.results.summary import percent
 from afield.training.devices import best_device
 from afield.training.progress import Display
@@ -35,6 +39,7 @@ def compare(
     *,
     labelled: Path | None = None,
     settings: dict[str, Any] | None = None,
+    workers: int | None = None,
     progress: bool = True,
     **asked: Any,
 ) -> tuple[Ranking, dict[str, str]]:
@@ -42,6 +47,7 @@ def compare(
 
     Each method trains in a folder of its own inside `out`; one that has ended is not trained again, and one that was
     stopped goes on. `labelled` is a CSV file of a few target images with labels, by which the best run is then chosen.
+    `workers` methods train at the same time, by default as many as this machine has GPUs, or one.
     """
     names = list(dict.fromkeys(canonical_name(name_of(method)) for method in methods))
     if len(names) < 2:
@@ -52,19 +58,16 @@ def compare(
     task = {"data": data.name if isinstance(data, DomainSet) else str(data), "target": target, "task": "uda"}
     for name in names:  # all are checked before the first trains
         check_early(asked_layers(None, settings, method=name, **task, **asked), [])
-    runs: dict[str, Run] = {}
-    failures: dict[str, str] = {}
-    for name in names:
-        folder = RunFolder(out / name)
-        goes_on = folder.config.exists()
-        try:
-            runs[name] = train(
-                data, "uda", target, name, out=folder.path, settings=settings, progress=progress, resume=goes_on,
-                overwrite=not goes_on and folder.holds_run, **asked,
-            )  # fmt: skip
-        except AfieldError as error:
-            failures[name] = str(error)
-            Display(progress).say(f"{name} failed: {error}")
+    display, count = Display(progress), workers or usual_workers(asked.get("device"))
+    if count > 1 and isinstance(data, str) and data in builders() and data not in OWN_PRESETS:
+        data = load_data(data)  # registered in this process, so that others could not open it by its name
+    common = asked | {"data": data, "task": "uda", "target": target, "settings": settings}
+    calls = {name: common | _own(name, out) for name in names}
+    if count > 1:
+        failures = train_side_by_side(calls, count, display.say)
+    else:
+        failures = _train_in_turn(calls, progress, display.say)
+    runs = {name: read_run(out / name, "last") for name in names if name not in failures}
     if len(runs) < 2:
         raise AfieldError("; ".join(f"{name}: {reason}" for name, reason in failures.items()))
     right = {name: count_right(run.checkpoint, images) for name, run in runs.items()} if images else None
@@ -72,6 +75,31 @@ def compare(
     link(runs[found.order[0]].checkpoint, out / CHOSEN)
     write_whole(out / VALUES, json.dumps(found.as_values() | {"failures": failures}, indent=2) + "\n")
     return found, failures
+
+
+def usual_workers(device: str | None) -> int:
+    """One method per GPU; without one, or where none is to be used, one at a time, which uses all processors."""
+    return max(1, torch.cuda.device_count()) if device != "cpu" else 1
+
+
+def _own(name: str, out: Path) -> dict[str, Any]:
+    """The arguments of `afield.train` that are a method's own; it goes on where it was stopped."""
+    folder = RunFolder(out / name)
+    resume = folder.config.exists()
+    overwrite = not resume and folder.holds_run
+    return {"method": name, "out": folder.path, "resume": resume, "overwrite": overwrite, "progress": False}
+
+
+def _train_in_turn(calls: Calls, progress: bool, say: Callable[[str], None]) -> dict[str, str]:
+    """One after the other, in this process, each with its progress. Why some have failed, by method."""
+    failures = {}
+    for name, arguments in calls.items():
+        try:
+            train(**arguments | {"progress": progress})
+        except AfieldError as error:
+            failures[name] = str(error)
+            say(f"{name} failed: {error}")
+    return failures
 
 
 def read_labelled(file: Path) -> dict[Path, str]:

@@ -44,6 +44,9 @@ def compare(
     labelled: Annotated[
         Path | None, typer.Option(help="CSV of a few target images (path, label), used for choosing only.")
     ] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Methods trained at the same time; default: one per GPU, or 1.")
+    ] = None,
     sources: Sources = None,
     backbone: Backbone = None,
     pretrained: Pretrained = None,
@@ -65,7 +68,7 @@ def compare(
     found, failures = run_comparison(
         data, target, names, folder, labelled=labelled, settings=parsed_settings(settings, skip_bad),
         sources=parsed_sources(sources), backbone=backbone, pretrained=pretrained, weights=weights, steps=steps, lr=lr,
-        batch_size=batch_size, device=device, seed=seed,
+        batch_size=batch_size, device=device, seed=seed, workers=workers,
     )  # fmt: skip
     page = report_of([found.runs[name].folder for name in found.order], folder / "report.html")
     if as_json:
