@@ -207,6 +207,6 @@ def test_methods_trained_at_the_same_time_are_those_trained_in_turn_and_one_that
     shown = capsys.readouterr().err
     assert "dies-once failed: its process was killed by SIGKILL" in shown
     assert "dann step 6/6: sources" in shown
-    found, failures = compare("toy", "night", methods, tmp_path / "c", **call)
+    found, failures = compare("toy", "night", methods, tmp_path / "c", **call | {"workers": 1})
     assert (failures, set(found.runs)) == ({}, {"baseline", "dann", "dies-once"})
     assert found.runs["dies-once"].evaluation["step"] == 6
