@@ -1,15 +1,10 @@
 """The variants that the research log tells of still train."""
 
-import runpy
 from pathlib import Path
 
 import pytest
-import torch
 
-from afield import Batch
-
-FOLDER = Path(__file__).parents[1] / "benchmarks/ideas"
-IDEAS = FOLDER / "far_ideas.py"
+IDEAS = Path(__file__).parents[1] / "benchmarks/ideas/far_ideas.py"
 SETTINGS = [
     {"another": "joint"},
     {"another": "directions+joint", "memory": 0.9},
@@ -34,13 +29,3 @@ def test_an_idea_trains(train_toy, tmp_path, own_methods, method, settings):
 def test_strong_views_of_the_sources_train(train_toy, tmp_path, own_methods):
     run = train_toy(tmp_path / "run", f"{IDEAS}:FARPlusIdeas", 2, settings={"method.views_weight": 1.0})
     assert run.step == 2
-
-
-def test_pooled_sources_give_together_as_many_images_as_the_target(train_toy, tmp_path, own_methods):
-    pooled = runpy.run_path(str(FOLDER / "mcd_pooled.py"), run_name="read")["pooled"]
-    domains = torch.arange(3.0)[:, None].expand(3, 8).flatten()
-    batch = Batch(domains[:, None, None, None].expand(-1, 3, 4, 4), torch.arange(16), num_sources=2)
-    fewer = pooled(batch)
-    assert fewer.images[:, 0, 0, 0].tolist() == [0.0] * 4 + [1.0] * 4 + [2.0] * 8
-    assert fewer.labels.tolist() == [0, 1, 2, 3, 8, 9, 10, 11]
-    assert train_toy(tmp_path / "run", str(FOLDER / "mcd_pooled.py"), 2).step == 2

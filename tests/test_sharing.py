@@ -26,6 +26,10 @@ CASES = {method: as_layer(method) for method in METHODS} | {
     "without a target": as_layer("dann", "dg"),
     "statistics of each domain": as_layer("mixstyle", network=WITH_NECK | {"batch_norm": "each"}),
     "statistics of sources and target": as_layer("adda", network={"batch_norm": "apart"}),
+    "more images of the target": as_layer("mcd", network={"batch_norm": "apart"}, training={"target_batches": 3}),
+    "more images of the target, streamed": as_layer(
+        "dann", data={"placement": "streamed"}, training={"target_batches": 0}
+    ),
     "several batches per step": as_layer("coral", training={"accumulate": 2, "clip_norm": 0.1}),
     "streamed photographs on a ResNet": on("resnet", "mixstyle"),
     "norms with activations of their own": on("efficientnet", "far"),

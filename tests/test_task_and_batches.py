@@ -35,9 +35,9 @@ def numbered(sizes):
     return DomainSet("numbered", tuple("abcde"), domains)
 
 
-def stream_of(sizes, per_domain, seed=0, kind="uda"):
+def stream_of(sizes, per_domain, seed=0, kind="uda", **options):
     task, _ = make_task(numbered(sizes), kind, f"d{len(sizes) - 1}" if kind == "uda" else None)
-    return BatchStream(task, per_domain, PLAIN, CPU, seed)
+    return BatchStream(task, per_domain, PLAIN, CPU, seed, **options)
 
 
 def identities(batch):
@@ -152,6 +152,25 @@ def test_batches_are_balanced_contiguous_and_in_task_order_with_the_target_last(
         assert batch.by_domain(batch.images).shape == (len(sizes), per_domain, 3, 8, 8)
 
 
+@given(
+    sizes=st.lists(st.integers(1, 12), min_size=2, max_size=4), per_domain=st.integers(1, 6), times=st.integers(1, 4)
+)
+def test_of_the_target_there_may_be_a_multiple_of_what_there_is_of_a_source(sizes, per_domain, times):
+    usual, stream = stream_of(sizes, per_domain), stream_of(sizes, per_domain, target_batches=times)
+    walk = []
+    for _ in range(4):
+        batch, before = stream.next(), usual.next()
+        source, target = batch.split(identities(batch))
+        assert torch.equal(source, usual_source := before.split(identities(before))[0]), usual_source
+        assert torch.equal(batch.labels, before.labels)
+        assert target[:, 0].tolist() == [len(sizes) - 1] * times * per_domain
+        assert (batch.target_batches, batch.per_domain) == (times, per_domain)
+        walk += target[:, 1].tolist()
+    for start in range(0, len(walk), sizes[-1]):
+        epoch = walk[start : start + sizes[-1]]
+        assert len(set(epoch)) == len(epoch)
+
+
 @given(sizes=st.lists(st.integers(1, 12), min_size=2, max_size=3), per_domain=st.integers(1, 15))
 def test_every_image_is_seen_once_before_any_is_seen_twice(sizes, per_domain):
     stream = stream_of(sizes, per_domain, kind="dg")
@@ -224,12 +243,13 @@ def test_an_image_is_shifted_within_reach(shift):
 
 @pytest.mark.parametrize("recipe", ["none", "digits", "photos"])
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_streamed_batches_equal_those_of_resident_images(toy, recipe, device):
+@pytest.mark.parametrize("times", [1, 3])
+def test_streamed_batches_equal_those_of_resident_images(toy, recipe, device, times):
     if device == "cuda" and not torch.cuda.is_available():
         pytest.skip("needs a GPU")
     task = make_task(toy, "uda", "night")[0]
     resident, streamed = (
-        BatchStream(task, 5, PLAIN, torch.device(device), 0, recipe, placement)
+        BatchStream(task, 5, PLAIN, torch.device(device), 0, recipe, placement, target_batches=times)
         for placement in ("resident", "streamed")
     )
     assert (resident.resident, streamed.resident) == (True, False)

@@ -73,7 +73,7 @@ def take_steps(layer, fabric, steps=STEPS):
         stream = BatchStream(
             setup.task, config.training.batch_size, setup.preprocessing, torch.device("cpu"), 0,
             config.data.augmentation, config.data.placement, (fabric.global_rank, fabric.world_size),
-            partial(from_all, processes=fabric.world_size),
+            partial(from_all, processes=fabric.world_size), setup.target_batches,
         )  # fmt: skip
         if deep:
             plain = stream._batch

@@ -5,6 +5,7 @@ import pickle
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -163,10 +164,10 @@ def _carry_out(
 
 def notes_on_sizes(loop: Loop) -> list[str]:
     """The domains that a batch holds more than once."""
-    task, batch = loop.setup.task, loop.options.batch_size
-    small = [f"{view.name} ({len(view.images)})" for view in task.seen if len(view.images) < batch]
+    seen = zip(loop.setup.task.seen, loop.stream.order.counts, strict=True)
+    small = [f"{view.name} ({len(view.images)} of {count})" for view, count in seen if len(view.images) < count]
     return (
-        [f"fewer training images than the batch's {batch}, so that some come twice: {some_of(small, MOST_NAMED)}"]
+        [f"fewer training images than a batch has of them, so that some come twice: {some_of(small, MOST_NAMED)}"]
         if small
         else []
     )
@@ -176,15 +177,15 @@ def describe(config: Config, loop: Loop) -> str:
     """What is about to be trained, in one line."""
     names = [view.name for view in loop.setup.task.sources]
     sources = ", ".join(names) if len(names) <= MOST_NAMED else f"{len(names)} sources"
-    domains = len(names) + (loop.setup.task.target is not None)
-    size, training = config.data.image_size, config.training
+    size, training, counts = config.data.image_size, config.training, loop.stream.order.counts
+    images = " + ".join(f"{len(list(equal))} x {count}" for count, equal in groupby(counts))
     batches = f"{training.accumulate} x " * (training.accumulate > 1)
     device = torch.cuda.get_device_name(loop.device) if loop.device.type == "cuda" else loop.device.type
     where = "memory" if loop.device.type == "cpu" else "its memory"
     parts = [
         f"{config.method_name}, {config.task.kind}: {sources} -> {config.task.target or 'unseen domains'}",
         f"backbone {config.network.backbone}, images of {size} x {size}",
-        f"{training.steps} step{'s' * (training.steps > 1)} of {batches}{domains} x {training.batch_size} images",
+        f"{training.steps} step{'s' * (training.steps > 1)} of {batches}{images} images",
         f"on {device}" + (f" x {loop.fabric.world_size}" if loop.fabric.world_size > 1 else ""),
         f"images all in {where}" if loop.stream.resident else "images streamed",
         *([f"resumed at step {loop.step}"] if loop.step else []),

@@ -19,6 +19,13 @@ class TrainingOptions(BaseModel):
 
     steps: int = Field(1000, ge=1, description="optimiser steps")
     batch_size: int = Field(64, ge=2, le=100_000, description="images per domain in a batch")
+    target_batches: int = Field(
+        1,
+        ge=0,
+        le=1000,
+        description="batches of target images for each batch of a source, where the method reads the target as one; 0: "
+        "there as many as there are sources, as in Dassl, and elsewhere 1",
+    )
     accumulate: int = Field(1, ge=1, description="batches per step, over which gradients are averaged")
     optimiser: OptimiserName = Field("sgd", description="the optimiser; a method may declare another for a part of it")
     lr: float = Field(0.05, gt=0, description="learning rate")

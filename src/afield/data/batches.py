@@ -1,4 +1,6 @@
-"""Balanced batches: as many images of every domain, one contiguous slice per domain, the target last.
+"""Balanced batches: as many images of every source, one contiguous slice per domain, the target last.
+
+Of the target there are as many, or a multiple of that.
 
 The images of a task live on the training device as uint8 when they fit there; otherwise they are read ahead, in
 threads, and each batch travels. Both ways give the same batches for a seed. Augmentation runs on the whole batch, on
@@ -12,6 +14,7 @@ by one of them each, and sent to the others.
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -37,7 +40,8 @@ Gather = Callable[[Tensor], Tensor]
 class Batch:
     """`images` (n_domains * b, 3, H, W), `labels` (n_sources * b): domains in task order, target last and unlabelled.
 
-    A method reshapes with `by_domain`; it never needs to sort or mask.
+    A method reshapes with `by_domain`; it never needs to sort or mask. Only methods that say so (`pools_target`) may
+    get several times b images of the target.
     """
 
     images: Tensor
@@ -61,6 +65,11 @@ class Batch:
         """Whether the last slice is the target's."""
         return len(self.images) > len(self.labels)
 
+    @property
+    def target_batches(self) -> int:
+        """How many times b images the target has; 0 where there is none."""
+        return (len(self.images) - len(self.labels)) // self.per_domain
+
     def split(self, values: Tensor) -> tuple[Tensor, Tensor]:
         """The sources' rows, which have labels, and the rest: the target's, in UDA."""
         return values[: self.num_labelled], values[self.num_labelled :]
@@ -81,18 +90,19 @@ class Order:
     once before any is seen twice.
     """
 
-    def __init__(self, sizes: list[int], per_domain: int, seed: int) -> None:
-        self.sizes, self.per_domain, self.seed = sizes, per_domain, seed
+    def __init__(self, sizes: list[int], counts: list[int], seed: int) -> None:
+        self.sizes, self.counts, self.seed = sizes, counts, seed
         self._known: dict[int, tuple[int, Tensor]] = {}
 
     def picks(self, domain: int, step: int, steps: int = 1) -> Tensor:
-        """The images of a domain in some steps, (steps, b); a batch may span the end of an epoch."""
-        position, stop, found = step * self.per_domain, (step + steps) * self.per_domain, []
+        """The images of a domain in some steps, (steps, count); a batch may span the end of an epoch."""
+        count, found = self.counts[domain], []
+        position, stop = step * count, (step + steps) * count
         while position < stop:
             epoch, offset = divmod(position, self.sizes[domain])
             found.append(self.epoch(domain, epoch)[offset : offset + stop - position])
             position += len(found[-1])
-        return torch.cat(found).view(steps, self.per_domain)
+        return torch.cat(found).view(steps, count)
 
     def epoch(self, domain: int, epoch: int) -> Tensor:
         """One walk through a domain."""
@@ -121,6 +131,7 @@ class BatchStream:
         placement: Placement = "auto",
         part: tuple[int, int] = (0, 1),
         gather: Gather | None = None,
+        target_batches: int = 1,
     ) -> None:
         self.per_domain = per_domain
         self.normalise = Normalise(preprocessing).to(device)
@@ -131,7 +142,8 @@ class BatchStream:
         self.num_sources = len(task.sources)
         self.labels = torch.from_numpy(np.concatenate([view.labels for view in task.sources])).to(device)
         self.part, self.gather = part, gather
-        self.order = Order([len(images) for images in self.splits], per_domain, seed)
+        counts = [per_domain] * self.num_sources + [target_batches * per_domain] * (task.target is not None)
+        self.order = Order([len(images) for images in self.splits], counts, seed)
         self.step = 0
         self.noise = torch.Generator(device).manual_seed(mix_seed(seed, 0))
         self.resident = stays_resident(self.splits, device, placement)
@@ -235,7 +247,7 @@ class ResidentArrivals(Arrivals):
         recipe, noise = self.stream.augmentation, self.stream.noise
         if len(self.parts) == 1:
             return augment(self.parts[0], picks, recipe, noise), label_picks
-        by_domain = picks.view(len(self.homes), -1)
+        by_domain = torch.split(picks, self.order.counts)
         found = [self.parts[part][pick] for (part, _), pick in zip(self.homes, by_domain, strict=True)]
         return augment(torch.cat(found), torch.arange(len(picks)), recipe, noise), label_picks
 
@@ -245,10 +257,10 @@ class ResidentArrivals(Arrivals):
 
     def _tables(self, batches: int) -> tuple[Tensor, Tensor]:
         """Room for the picks of so many batches: of images, and of the sources' labels."""
-        domains = len(self.homes), self.stream.num_sources
+        counts, sources = self.order.counts, self.stream.num_sources
         first, second = (
-            torch.empty(batches, count * self.stream.per_domain, dtype=torch.int64, device=self.device)
-            for count in domains
+            torch.zeros(batches, count, dtype=torch.int64, device=self.device)
+            for count in (sum(counts), sum(counts[:sources]))
         )
         return first, second
 
@@ -270,10 +282,10 @@ class StreamedArrivals(Arrivals):
         self.prefetcher: Prefetcher[HostBatch] | None = None
         # The domains of a batch are read at the same time, or each would wait for the last file of the one before.
         self.readers = ThreadPoolExecutor(THREADS * len(stream.splits), thread_name_prefix="afield-read")
-        side, count = stream.splits[0].side or 0, len(stream.splits) * stream.per_domain
+        side, count = stream.splits[0].side or 0, sum(self.order.counts)
         self.number, self.parts = stream.part
         self.share = stream.per_domain // self.parts
-        """Images of each domain that this process reads."""
+        """Images that this process reads of every b of a domain."""
         self.shape, self.labelled = (count, side, side, 3), stream.num_sources * stream.per_domain
         self.places: list[tuple[Tensor, Tensor]] = []
         """Pixels and label picks of each batch of a step."""
@@ -328,10 +340,12 @@ class StreamedArrivals(Arrivals):
             batch.copied.synchronize()
         count, pixels = self.share, batch.pixels.numpy()
         picks = [self.order.picks(domain, step)[0] for domain in range(len(self.stream.splits))]
-        own = [pick[self.number * count : (self.number + 1) * count].numpy() for pick in picks]
+        mine = slice(self.number * count, (self.number + 1) * count)
+        own = [pick.view(-1, self.stream.per_domain)[:, mine].flatten().numpy() for pick in picks]
+        ends = list(accumulate(map(len, own)))
         reading = [
-            self.readers.submit(images.read, pick, pixels[domain * count : (domain + 1) * count])
-            for domain, (images, pick) in enumerate(zip(self.stream.splits, own, strict=True))
+            self.readers.submit(images.read, pick, pixels[end - len(pick) : end])
+            for images, pick, end in zip(self.stream.splits, own, ends, strict=True)
         ]
         wait(reading)
         for read in reading:

@@ -51,6 +51,7 @@ class ADDA(Method):
     Options = ADDAOptions
     options: ADDAOptions
     needs_target = True
+    pools_target = True
     phases = (0.5,)
     training_only = frozenset({"source_backbone", "discriminator"})
 

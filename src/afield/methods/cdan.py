@@ -52,6 +52,7 @@ class CDAN(Method):
     Options = CDANOptions
     options: CDANOptions
     needs_target = True
+    pools_target = True
     ramped = frozenset({"adversary"})
     training_only = frozenset({"joint", "discriminator"})
 

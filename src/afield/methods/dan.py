@@ -41,6 +41,7 @@ class DAN(Method):
     Options = DANOptions
     options: DANOptions
     needs_target = True
+    pools_target = True
     ramped = frozenset({"mmd"})
 
     def losses_of(self, F: Tensor, batch: Batch) -> Losses:

@@ -40,6 +40,7 @@ class DANN(Method):
     """Cross-entropy on the sources, and features by which a discriminator cannot tell the domains."""
 
     Options = DANNOptions
+    pools_target = True
     options: DANNOptions
     ramped = frozenset({"adversary"})
     training_only = frozenset({"discriminator"})

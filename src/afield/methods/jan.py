@@ -45,6 +45,7 @@ class JAN(Method):
     Options = JANOptions
     options: JANOptions
     needs_target = True
+    pools_target = True
     ramped = frozenset({"joint_mmd"})
 
     def losses_of(self, F: Tensor, batch: Batch) -> Losses:

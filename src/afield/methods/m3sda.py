@@ -82,6 +82,7 @@ class M3SDABeta(MCD):
 
     Options = M3SDABetaOptions
     options: M3SDABetaOptions
+    pools_target = False  # its moments are compared domain by domain
     ramped = frozenset({"moments"})
 
     def head(self, inputs: int) -> nn.Module:

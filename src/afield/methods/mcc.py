@@ -34,6 +34,7 @@ class MCC(Method):
     Options = MCCOptions
     options: MCCOptions
     needs_target = True
+    pools_target = True
     ramped = frozenset({"confusion"})
 
     def losses_of(self, F: Tensor, batch: Batch) -> Losses:

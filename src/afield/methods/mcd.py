@@ -11,7 +11,7 @@ kinds of update (section 3.3):
 Target images far from the sources are where F1 and F2 can differ (B); G moves them away from there (C).
 
 Differences from the paper:
-- Several sources are pooled.
+- Several sources are pooled. A batch has as many images of the target as of each; `training.target_batches` gives more.
 - The optimiser is the loop's (authors: Adam at 0.0002). That one does all updates changes nothing: what an update does
   not train has no gradient, and keeps its momentum.
 - In all updates sources and target pass G together, normalised by the same statistics, and only A's pass moves the
@@ -50,6 +50,7 @@ class MCD(Method):
     Options: ClassVar[type[MethodOptions]] = MCDOptions
     options: MCDOptions
     needs_target = True
+    pools_target = True
 
     def head(self, inputs: int) -> nn.Module:
         """F1 and F2."""

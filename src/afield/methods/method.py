@@ -58,6 +58,9 @@ class Method(nn.Module):
     """True: works in UDA only, where target images are seen in training."""
     sees_target: ClassVar[bool] = True
     """False: the target's images do not pass the backbone in training, even where there are any."""
+    pools_target: ClassVar[bool] = False
+    """True: the target's rows are read as one, by `batch.split` alone, so that a batch may have more of them than of a
+    source (`training.target_batches`)."""
     min_sources: ClassVar[int] = 1
     ramped: ClassVar[frozenset[str]] = frozenset()
     """Names of the losses whose weight the loop ramps up from 0."""
@@ -137,7 +140,7 @@ class Method(nn.Module):
 
     def training_step(self, batch: Batch) -> Iterator[Losses]:
         """`updates`, with batch norm told which rows belong to which domain."""
-        self.layout.note(batch.num_sources, batch.per_domain, batch.has_target)
+        self.layout.note(batch.num_sources, batch.per_domain, batch.target_batches)
         return self.updates(batch)
 
     def drop_training_parts(self) -> None:

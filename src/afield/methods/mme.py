@@ -68,6 +68,7 @@ class MME(Method):
     Options = MMEOptions
     options: MMEOptions
     needs_target = True
+    pools_target = True
     ramped = frozenset({"entropy"})
     classifier: CosineClassifier
 

@@ -27,12 +27,13 @@ class Layout:
         self.kind = kind
         self.stretches: list[Stretch] = []
 
-    def note(self, num_sources: int, per_domain: int, has_target: bool = True) -> None:
+    def note(self, num_sources: int, per_domain: int, target_batches: int = 1) -> None:
         """From here on rows are those of such a batch: sources, target, further views of the target's, of the sources'.
 
         What passes may end after any domain of these.
         """
-        sources, target = [(per_domain, False)] * num_sources, [(per_domain, True)] * has_target
+        sources = [(per_domain, False)] * num_sources
+        target = [(target_batches * per_domain, True)] * (target_batches > 0)
         self.stretches = [*sources, *target, *target, *sources]
 
     @contextmanager

@@ -20,6 +20,7 @@ from afield.data.preprocessing import Preprocessing
 from afield.data.task import make_task
 from afield.errors import AfieldError
 from afield.files import locked, sha256_of
+from afield.methods import Method
 from afield.methods.create import method_of
 from afield.networks import check_backbone, normalisation
 from afield.results.folder import WHO, RunFolder
@@ -102,7 +103,19 @@ def make_setup(config: Config, data: DomainSet, *, fill_later: bool = False) -> 
     return Setup(
         config.method_name, method, task, views, preprocessing, config.data, config.training, config.as_dict(),
         pretrained=config.network.starts_trained, origin=entry.origin,
+        target_batches=target_batches(config, method, len(task.sources)),
     )  # fmt: skip
+
+
+def target_batches(config: Config, method: Method, num_sources: int) -> int:
+    """How many batches of target images a batch has, for each of a source."""
+    asked = config.training.target_batches
+    if asked > 1 and not method.pools_target:
+        raise AfieldError(
+            f"method '{config.method_name}' needs as many images of the target as of each source: "
+            f"training.target_batches is 1, not {asked}"
+        )
+    return asked or (num_sources if method.pools_target else 1)
 
 
 def make_header(

@@ -73,6 +73,8 @@ class Setup:
     """Whether the backbone started from weights that someone has trained; those of a checkpoint do not count."""
     origin: str = ""
     """Where the method is, if it is not part of afield."""
+    target_batches: int = 1
+    """Batches of target images for each batch of a source."""
 
 
 class Loop:
@@ -102,6 +104,7 @@ class Loop:
             setup.data.placement,
             (self.fabric.global_rank, self.fabric.world_size),
             partial(from_all, processes=self.fabric.world_size),
+            setup.target_batches,
         )
         self.training = TrainingStep(self.method, self.stream, options, self.fabric, setup.pretrained)
         self.average = WeightAverage(self.method, options)
