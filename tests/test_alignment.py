@@ -4,12 +4,12 @@ import math
 
 import pytest
 import torch
-from torch.nn.functional import normalize, one_hot
+from torch.nn.functional import normalize
 
 from afield.config.network import NetworkOptions
 from afield.data.batches import Batch
 from afield.losses import direction_distance
-from afield.methods.alignment import LARGEST_WEIGHT, Alignment, AlignmentOptions, select_by_gate
+from afield.methods.alignment import Alignment, AlignmentOptions, select_by_gate
 from afield.methods.dann import domain_loss
 from afield.methods.method import Shape
 from afield.networks import Pool
@@ -61,7 +61,7 @@ def test_the_distance_of_directions_knows_neither_scale_nor_number_of_features(h
 @pytest.mark.parametrize("alignment", ["both", "adversary", "directions"])
 def test_no_feature_can_shrink_away_from_its_alignment(alignment):
     """The gradient is orthogonal to each vector, so that its length is nothing to descend in."""
-    batch, align = random_batch(), make_alignment(alignment=alignment, equal_shares=False)
+    batch, align = random_batch(), make_alignment(alignment=alignment)
     vectors = vectors_of(batch).requires_grad_()
     scores = torch.zeros(len(vectors), CLASSES)
     losses = align(vectors, scores, batch)
@@ -119,38 +119,6 @@ def test_by_default_the_moments_of_directions_and_the_adversary_add_up():
     both, moments, adversary = (make_alignment(alignment=kind) for kind in ("both", "directions", "adversary"))
     of_moments, of_adversary = (align(vectors, scores, batch)["align"] for align in (moments, adversary))
     same(both(vectors, scores, batch)["align"], 0.2 * of_moments + of_adversary)
-
-
-def learned_counts(shares, per_domain=100, target=True, batches=400):
-    """What images count, after many batches whose domains have these shares of the classes."""
-    align = make_alignment(equal_shares=True)
-    labels = torch.cat([torch.repeat_interleave(torch.arange(CLASSES), torch.tensor(of_one)) for of_one in shares])
-    batch = batch_of(labels[: SOURCES * per_domain], per_domain, target)
-    scores = 100 * one_hot(labels, CLASSES).double()
-    for _ in range(batches):
-        counts = align.counts(scores, batch)
-    return batch.by_domain(counts), batch.by_domain(one_hot(labels, CLASSES).double())
-
-
-@pytest.mark.parametrize("target", [True, False], ids=["uda", "dg"])
-def test_images_count_so_that_every_class_has_one_share_in_all_domains(target):
-    shares = [[25, 25, 25, 25], [40, 30, 20, 10], [10, 20, 30, 40], [55, 15, 15, 15]][: SOURCES + target]
-    counts, members = learned_counts(shares, target=target)
-    counted = torch.einsum("nb,nbk->nk", counts, members) / 100
-    torch.testing.assert_close(counted, counted.mean(dim=0).expand_as(counted), atol=2e-3, rtol=0)
-    torch.testing.assert_close(counted.sum(dim=1), torch.ones(len(shares), dtype=torch.float64), atol=2e-3, rtol=0)
-
-
-def test_images_count_alike_where_the_domains_have_equal_shares():
-    counts, _ = learned_counts([[40, 30, 20, 10]] * 4)
-    torch.testing.assert_close(counts, torch.ones_like(counts), atol=1e-3, rtol=0)
-
-
-def test_no_image_counts_without_limit_and_no_domain_for_its_lack_of_classes():
-    counts, _ = learned_counts([[100, 0, 0, 0], [25, 25, 25, 25], [1, 33, 33, 33], [100, 0, 0, 0]])
-    assert counts[2, 0] > counts[2, 1]
-    assert counts.max() <= LARGEST_WEIGHT
-    torch.testing.assert_close(counts[[0, 1, 3]].mean(dim=1), torch.ones(3, dtype=torch.float64))
 
 
 @pytest.mark.parametrize("shape", [(16, 8, 8), (256, 1, 1), (64, 4, 4)], ids=str)
@@ -231,5 +199,5 @@ def test_alignment_pulls_no_harder_than_the_losses_of_the_classifier(alignment, 
 @pytest.mark.parametrize(("alignment", "limit"), [("adversary", 0.0), ("moments", 1.0), ("adversary", 1.0)])
 def test_alignment_is_free_without_a_limit_as_the_papers_moments_and_where_it_pulls_less(alignment, limit):
     strength = 1e-4 if limit == 0 or alignment == "moments" else 1e4
-    options = {"alignment": alignment, "pull_limit": limit, "equal_shares": False}
+    options = {"alignment": alignment, "pull_limit": limit}
     same(*pulled(make_alignment(**options), strength))

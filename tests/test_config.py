@@ -15,7 +15,7 @@ from afield.config import cards
 from afield.config.catalogue import find_entry
 from afield.config.layers import by_section, completed, merge, parse_assignment, read_config, resolve
 from afield.config.plan import PlanFile, plan_jobs
-from afield.config.upgrade import upgraded
+from afield.config.upgrade import upgraded, upgraded_record
 from afield.methods import Method, register_method
 from afield.methods import registry as method_registry
 from afield.methods.create import create_method
@@ -219,6 +219,14 @@ def test_a_stored_config_from_before_prototypes_says_that_far_had_none():
     method = upgraded(stored | {"method": of_then})["method"]
     assert (method["prototypes_weight"], method["directions_weight"]) == (0.0, 1.0)
     assert upgraded(stored | {"method": {"name": "dann"}})["method"] == {"name": "dann"}
+    assert upgraded(stored | {"method": stored["method"] | {"equal_shares": False}}) == stored
+
+
+def test_a_record_of_resized_digits_stays_one_whatever_option_it_lacks():
+    config = resolve({"data": {"name": "digit5"}, "method": {"name": "far"}, "task": {"target": "sv"}}).as_dict()
+    del config["method"]["prototypes_weight"]
+    record = upgraded_record({"event": "run", "config": config, "protocol": {"data": "digit5"}})
+    assert (record["config"]["method"]["prototypes_weight"], record["protocol"]["data"]) == (0.0, "digit5")
 
 
 def test_a_method_is_what_its_name_says_or_an_error():

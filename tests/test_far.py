@@ -155,7 +155,6 @@ def test_the_papers_preset_sets_every_option_to_the_papers():
         "alignment": "moments",
         "directions_weight": 0.2,  # of an alignment that is not chosen
         "conditional": False,
-        "equal_shares": False,
         "pull_limit": 0.0,
         "align_weight": 0.5,
         "dre_weight": 0.1,

@@ -13,8 +13,8 @@ def upgraded(config: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     if config["network"].get("pretrained") and "pretrained_rate" not in config["training"]:
         # A backbone learned at the rate of all other parts, which is not the option's default.
         config = {**config, "training": {**config["training"], "pretrained_rate": 1.0}}
-    if isinstance(method := config.get("method"), dict) and (missing := _not_yet_there(method)):
-        config = {**config, "method": {**method, **missing}}
+    if isinstance(method := config.get("method"), dict) and (now := _of_now(method)) != method:
+        config = {**config, "method": now}
     if "image_size" in config["data"]:
         return config
     data, training, network = dict(config["data"]), dict(config["training"]), dict(config["network"])
@@ -32,19 +32,24 @@ def upgraded(config: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     return {**config, "data": data, "training": training, "network": network}
 
 
-def _not_yet_there(method: dict[str, Any]) -> dict[str, float]:
-    """Options that FAR and the rungs before it did not have, at what was done then, which is not their default."""
+def _of_now(method: dict[str, Any]) -> dict[str, Any]:
+    """Options that FAR and the rungs before it did not have, at what was done then, which is not their default.
+
+    One that is gone, `equal_shares`, was off unless someone asked for it.
+    """
     then = {"directions_weight": 1.0} if "align_weight" in method else {}
     if "dre_weight" in method:
         then["prototypes_weight"] = 0.0
-    return {name: value for name, value in then.items() if name not in method}
+    gone = {"equal_shares"} if method.get("equal_shares") is False else set()
+    return then | {name: value for name, value in method.items() if name not in gone}
 
 
 def upgraded_record(record: dict[str, Any]) -> dict[str, Any]:
     """The same for one line of a file of records."""
     if "config" in record and (config := upgraded(record["config"])) is not record["config"]:
         record = {**record, "config": config}
-        if isinstance(record.get("protocol"), dict) and record["protocol"].get("data") == "digit5":
+        padded = config["data"]["name"] == "digit5-padded"
+        if padded and isinstance(record.get("protocol"), dict) and record["protocol"].get("data") == "digit5":
             record["protocol"] = {**record["protocol"], "data": "digit5-padded"}
     if "oracle" in record:
         record = {**record, "target": record["oracle"]}

@@ -11,10 +11,6 @@ labels (`pull_limit`).
 
 An adversary of features alone may align one class with another. A `conditional` one reads features times what C says of
 them, as CDAN's does (Long et al. 2018, arXiv 1705.10667), so that classes are aligned with themselves.
-
-Domains need not have their classes in equal shares, and aligning all images then moves images of one class to another.
-With `equal_shares`, the adversary weighs images so that every class has the same share in all domains. The shares of a
-source are those of its labels, the target's those of what C says of it, both as running averages.
 """
 
 import math
@@ -23,7 +19,6 @@ from typing import Literal
 import torch
 from pydantic import Field
 from torch import Tensor, nn
-from torch.nn.functional import one_hot
 
 from afield import Batch, Losses, MethodOptions, Shape
 from afield.losses import direction_distance, directions, entropy, moment_distance
@@ -35,9 +30,6 @@ from afield.precision import at_least_float32
 
 DISTANCES = {"both": direction_distance, "directions": direction_distance, "moments": moment_distance}
 HIDDEN = 1024
-BATCHES_AVERAGED = 50
-SMALLEST_SHARE = 0.1
-LARGEST_WEIGHT = 5.0
 
 
 class AlignmentOptions(MethodOptions):
@@ -54,11 +46,6 @@ class AlignmentOptions(MethodOptions):
     conditional: bool = Field(
         False,
         description="the discriminator reads directions times C's predictions, and sure ones count more (paper: no)",
-    )
-    equal_shares: bool = Field(
-        False,
-        description="the adversary weighs images so that a class has one share in all domains: where shares differ, "
-        "domains cannot be aligned without error (paper: no)",
     )
     align_weight: float = Field(1.0, ge=0, description="weight of the alignment (paper: 0.5, of its moments)")
     pull_limit: float = Field(
@@ -78,7 +65,6 @@ class AlignmentOptions(MethodOptions):
 class Alignment(nn.Module):
     """L_align of vectors (images, channels), and the loss of the discriminator where there is one."""
 
-    shares: Tensor
     pull: Tensor
     sureness: Tensor
 
@@ -92,8 +78,6 @@ class Alignment(nn.Module):
         self.joint = joint_map(channels, classes) if adversary and options.conditional else None
         inputs = channels if self.joint is None else self.joint.width
         self.discriminator = Discriminator(inputs, HIDDEN, max(2, shape.num_sources)) if adversary else None
-        if adversary and options.equal_shares:
-            self.register_buffer("shares", torch.full((shape.num_sources + 1, classes), 1 / classes))
 
     def forward(self, vectors: Tensor, scores: Tensor, batch: Batch) -> Losses:
         """`align`, weighted, into the vectors alone; `domain` into the discriminator alone. `scores` are C's."""
@@ -106,13 +90,13 @@ class Alignment(nn.Module):
             losses["align"] = weight * distance(batch.by_domain(vectors), batch.has_target)
         if self.discriminator is None:
             return losses
-        counts = self.counts(scores.detach(), batch) if options.equal_shares else None
+        counts = None
         # Of length sqrt(C), so that a single feature is about 1 in any number of them.
         read = vectors.shape[1] ** 0.5 * directions(vectors)
         if self.joint is not None:
             with torch.autocast(read.device.type, enabled=False):
                 read = self.joint(read, at_least_float32(scores.detach()).softmax(dim=1))
-            counts = entropy_weights(entropy(scores.detach()), batch) * (1 if counts is None else counts)
+            counts = entropy_weights(entropy(scores.detach()), batch)
         fooled = run_aside(self.discriminator, reverse_gradient(read), frozen=True)
         losses["align"] = losses.get("align", 0.0) + options.align_weight * domain_loss(fooled, batch, counts)
         losses["domain"] = domain_loss(self.discriminator(read.detach()), batch, counts)
@@ -132,16 +116,6 @@ class Alignment(nn.Module):
         average_into(self.sureness, right)
         limit = self.options.pull_limit * self.sureness * self.pull
         return torch.where(self.pull > 0, limit, math.inf)
-
-    def counts(self, scores: Tensor, batch: Batch) -> Tensor:
-        """How much each image counts: its classes' share in all domains, divided by their share in its own."""
-        said = at_least_float32(scores).softmax(dim=1)
-        said = batch.by_domain(torch.cat((one_hot(batch.labels, said.shape[1]).to(said.dtype), batch.split(said)[1])))
-        shares = self.shares[: len(said)]
-        shares.lerp_(said.mean(dim=1).to(shares.dtype), 1 / BATCHES_AVERAGED)
-        ratios = shares.mean(dim=0) / shares.clamp_min(SMALLEST_SHARE / said.shape[2])
-        counts = (said * ratios.to(said.dtype)[:, None]).sum(dim=2)
-        return (counts / counts.mean(dim=1, keepdim=True)).clamp_max(LARGEST_WEIGHT).flatten()
 
 
 def select_by_gate(
