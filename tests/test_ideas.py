@@ -15,6 +15,7 @@ SETTINGS = [
     {"prototypes_weight": 0.3, "confusion_weight": 0.3, "temperature": 0.1},
     {"ranked": "agreed", "guard": "equal"},
     {"ranked": "target"},
+    {"two_adversaries": True},
 ]
 
 

@@ -17,10 +17,11 @@ from torch.nn.functional import cross_entropy, normalize, one_hot
 from afield import Batch, Losses, Shape, register_method
 from afield.losses import class_confusion, class_shortage, direction_distance, entropy, squared_mmd_among
 from afield.losses.moments import distance_of_domains
+from afield.methods.alignment import Alignment
 from afield.methods.dann import domain_loss
 from afield.methods.far import FAR, FAROptions, Seen
 from afield.methods.far_plus import FARPlus, FARPlusOptions
-from afield.networks import Discriminator, GatedSelection, reverse_gradient, run_aside
+from afield.networks import Discriminator, GatedSelection, Pool, reverse_gradient, run_aside
 from afield.precision import at_least_float32
 
 Another = Literal["", "joint", "directions+joint", "joint adversary", "all domains", "kernels", "balanced"]
@@ -31,6 +32,7 @@ class IdeasOptions(FAROptions):
 
     another: Another = Field("", description="an alignment that FAR does not have, in place of its own")
     memory: float = Field(0.0, ge=0, lt=1, description="decay of running joint moments; 0: those of the batch")
+    two_adversaries: bool = Field(False, description="half of the adversary reads features alone, half predictions too")
     aligned_feature: Literal["A", "f+"] = Field("A", description="the feature that is aligned")
     mean_gate: bool = Field(False, description="FA's gate is divided by its mean, and not projected")
     share: float = Field(1.0, gt=0, le=1, description="the projection of A on F, as a share of F")
@@ -98,6 +100,26 @@ class Parts(nn.Module):
         return {}
 
 
+class TwoAdversaries(nn.Module):
+    """FAR's alignment twice at half of its weight, once with an adversary that reads predictions too."""
+
+    def __init__(self, options: FAROptions, channels: int, shape: Shape) -> None:
+        super().__init__()
+        halves = [{"align_weight": options.align_weight / 2, "conditional": read} for read in (False, True)]
+        self.halves = nn.ModuleList(Alignment(options.model_copy(update=of), channels, shape) for of in halves)
+
+    def watch(self, f: Tensor, pool: Pool) -> Tensor:
+        """f; both will know how hard C's losses pull at it."""
+        for half in self.halves:
+            f = half.watch(f, pool)
+        return f
+
+    def forward(self, vectors: Tensor, scores: Tensor, batch: Batch) -> Losses:
+        """The losses of both, summed by name."""
+        first, second = (half(vectors, scores, batch) for half in self.halves)
+        return {name: first[name] + second[name] for name in first}
+
+
 class Ideas(FAR):
     """FAR with the options above."""
 
@@ -110,6 +132,8 @@ class Ideas(FAR):
             self.fa = MeanSelection(self.fa.gate)
         elif options.share < 1:
             self.fa = Shared(self.fa, options.share)
+        if options.two_adversaries:
+            self.alignment = TwoAdversaries(options, channels, shape)
         if another:
             adversary = another in ("joint adversary", "all domains")
             inputs = channels * (classes if another == "joint adversary" else 1)
