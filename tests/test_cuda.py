@@ -7,6 +7,7 @@ import afield
 from afield.data.batches import BatchStream
 from afield.data.preprocessing import Preprocessing
 from afield.data.task import make_task
+from afield.networks.wide_linear import WideLinear
 from afield.training.checkpoint import load_checkpoint
 from afield.training.loop import Loop
 
@@ -82,3 +83,23 @@ def test_the_average_is_of_the_weights_after_each_recorded_step(train_toy, tmp_p
     run = train_toy(tmp_path / "run", "baseline", settings=ON_GPU | {"training.average": "uniform"})
     averaged = load_checkpoint(run.checkpoint).state["model"]["backbone.0.weight"].double()
     torch.testing.assert_close(averaged, torch.stack(seen).mean(dim=0).cpu(), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.skipif(not HAS_BF16, reason="needs bf16")
+def test_the_weight_of_a_wide_layer_has_the_gradient_of_a_plain_one():
+    plain = torch.nn.Linear(512, 384).cuda()
+    wide = WideLinear(512, 384).cuda()
+    wide.load_state_dict(plain.state_dict())
+    x, g = torch.randn(2, 320, 512, device="cuda"), torch.randn(320, 384, device="cuda")
+    found = {}
+    for layer in (plain, wide):
+        values = x[0].clone().requires_grad_()
+        with torch.autocast("cuda", torch.bfloat16):
+            y = layer(values)
+        gradients = torch.autograd.grad(y, (values, *layer.parameters()), g.to(y.dtype))
+        found[layer] = y, *gradients
+    assert all(one.dtype == other.dtype for one, other in zip(found[plain], found[wide], strict=True))
+    for one, other in zip(found[plain], found[wide], strict=True):
+        torch.testing.assert_close(other.float(), one.float(), rtol=0.02, atol=0.02 * one.float().abs().max().item())
+    exact = g.bfloat16().double().T @ x[0].bfloat16().double()
+    torch.testing.assert_close(found[wide][2].double(), exact, rtol=1e-4, atol=1e-3)

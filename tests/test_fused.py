@@ -118,13 +118,13 @@ def test_a_map_in_another_order_and_a_slope_without_strides_are_taken():
 @pooled_or_not
 def test_the_module_is_batch_norm_then_pool_then_relu(pool, monkeypatch):
     if INTERPRETED:
-        monkeypatch.setattr(PooledBatchNorm, "_fusible", lambda self, x: self.training)
+        monkeypatch.setattr(PooledBatchNorm, "_fusible", lambda self, x, images: self.training)
     check_module(pool)
 
 
 @pooled_or_not
 def test_without_kernels_the_module_is_batch_norm_then_pool_then_relu(pool, monkeypatch):
-    monkeypatch.setattr(PooledBatchNorm, "_fusible", lambda self, x: False)
+    monkeypatch.setattr(PooledBatchNorm, "_fusible", lambda self, x, images: False)
     check_module(pool)
 
 
@@ -138,6 +138,18 @@ def check_module(pool):
     assert ours.num_batches_tracked == 3
     torch.testing.assert_close(ours.state_dict(), norm.state_dict())
     torch.testing.assert_close(ours.eval()(x), theirs.eval()(x))
+
+
+@needs_kernels
+@pooled_or_not
+def test_stretches_of_images_are_normalised_as_one_after_the_other(pool):
+    sizes, x = (3, 1, 2), 2 * noise((6, 24, 7, 5)) + 3
+
+    def in_turn(x, *state):
+        return torch.cat([plain_norm(part, *state) for part in torch.split(x, sizes)])
+
+    found = outcome(lambda *given: fused_norm(*given, sizes), x, torch.float32, pool)
+    assert_agree(found, outcome(in_turn, x, torch.float64, pool), 1e-5)
 
 
 @needs_gpu

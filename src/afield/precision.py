@@ -35,6 +35,8 @@ def exact_mean(values: Tensor, *dims: int) -> Tensor:
     >>> exact_mean(torch.arange(6, dtype=torch.bfloat16).view(2, 3), 1)
     tensor([1., 4.])
     """
+    if all(values.shape[dim] == 1 for dim in dims):  # as after fully connected layers: nothing to add up
+        return at_least_float32(values.squeeze(dims))
     if torch.compiler.is_compiling():  # which writes out nothing that it need not
         return values.mean(dim=dims, dtype=torch.promote_types(values.dtype, torch.float32))
     mean: Tensor = _ExactMean.apply(values, dims)

@@ -83,7 +83,7 @@ def replace_pass(norm: _BatchNorm, by: Callable[[Pass], Pass]) -> None:
     """Let a layer of batch norm do its forward pass otherwise; where domains are divided, that of every part."""
     given = norm.forward
     if isinstance(given, _Divided):
-        given.whole = by(given.whole)
+        given.whole, given.by_parts = by(given.whole), None
     else:
         setattr(norm, "forward", by(given))  # noqa: B010
 
@@ -120,9 +120,13 @@ class _Divided:
     def __init__(self, norm: _BatchNorm, layout: Layout) -> None:
         self.norm, self.layout = norm, layout
         self.whole: Pass = norm.forward
+        self.by_parts: Callable[[Tensor, list[int]], Tensor] | None = getattr(norm, "forward_parts", None)
+        """How the layer itself passes parts, where it can do better than one after the other."""
 
     def __call__(self, x: Tensor) -> Tensor:
         sizes = self.layout.divide(len(x)) if self.norm.training else []
+        if len(sizes) > 1 and self.by_parts:
+            return self.by_parts(x, sizes)
         if len(sizes) > 1:
             return torch.cat([self.whole(part) for part in torch.split(x, sizes)])
         if self.norm.training and not sizes:

@@ -13,6 +13,8 @@ sum depends on the order in which programs finish, so that a step repeats to the
 
 import functools
 import warnings
+from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -40,53 +42,91 @@ class _Fused(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, running_mean: Tensor, running_var: Tensor,
-        momentum: float, eps: float, pool: bool,
+        momentum: float, eps: float, pool: bool, sizes: Sequence[int],
     ) -> Tensor:  # fmt: skip
         x = x.contiguous(memory_format=torch.channels_last)
         images, C, H, W = x.shape
-        maps, sums, rows = _sizes(C, MAP_WARPS), _sizes(C, SUM_WARPS), images * H * W
-        programs, steps = _shares(rows, sums["TILE"])
-        means, squares = weight.new_empty((2, programs, C))
-        table = weight.new_empty((4, C))
-        kernels.moments[(programs,)](x, means, squares, rows, UNROLL=UNROLL, STEPS=steps, **sums)
-        kernels.finish_moments[(_ceil(C, GROUP),)](
-            means, squares, weight, bias, running_mean, running_var, table,
-            rows, steps * UNROLL * sums["TILE"], programs, momentum, eps, **_groups(C, programs),
-        )  # fmt: skip
-        increment_version((running_mean, running_var))
         shape = (images, C, (H + 1) // 2, (W + 1) // 2) if pool else x.shape
         y = torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
-        peaks, codes, outputs = x, None, y.numel() // C
-        grid = (_ceil(outputs, maps["TILE"]),)
-        if pool:
-            peaks, codes = torch.empty_like(y), torch.empty_like(y, dtype=torch.uint8)
-            kernels.pool_forward[grid](x, table, y, peaks, codes, outputs, H=H, W=W, CLOSED=CLOSED, **maps)
-        else:
-            kernels.flat_forward[grid](x, table, y, outputs, **maps)
-        ctx.save_for_backward(x, peaks, codes, table)
+        peaks, codes = (torch.empty_like(y), torch.empty_like(y, dtype=torch.uint8)) if pool else (x, None)
+        tables = weight.new_empty((len(sizes), 4, C))
+        state = (weight, bias, running_mean, running_var)
+        for table, part in zip(tables, _parts(sizes), strict=True):
+            _find_moments(x[part], table, *state, momentum, eps)
+            _normalise(x[part], table, y[part], *((peaks[part], codes[part]) if codes is not None else ()))
+        increment_version((running_mean, running_var))
+        ctx.sizes = sizes
+        ctx.save_for_backward(x, peaks, codes, tables)
         return y
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        x, peaks, codes, table = ctx.saved_tensors
+        x, peaks, codes, tables = ctx.saved_tensors
         g = g.contiguous(memory_format=torch.channels_last)
-        _, C, H, W = x.shape
-        maps, sums, outputs = _sizes(C, MAP_WARPS), _sizes(C, SUM_WARPS), g.numel() // C
-        programs, steps = _shares(outputs, sums["TILE"])
-        totals, products = table.new_empty((2, programs, C))
-        grad_weight, grad_bias, slopes = (table.new_empty(shape) for shape in (C, C, (2, C)))
-        kernels.sums[(programs,)](g, peaks, table, totals, products, outputs, UNROLL=UNROLL, STEPS=steps, **sums)
-        kernels.finish_sums[(_ceil(C, GROUP),)](
-            totals, products, table, grad_weight, grad_bias, slopes, programs, x.numel() // C, **_groups(C, programs)
-        )
         dx = torch.empty_like(x)
-        grid = (_ceil(outputs, maps["TILE"]),)
-        if codes is None:
-            kernels.flat_backward[grid](g, x, table, slopes, dx, outputs, **maps)
-        else:
-            kernels.pool_backward[grid](g, x, codes, table, slopes, dx, outputs, H=H, W=W, CLOSED=CLOSED, **maps)
-        return dx, grad_weight, grad_bias, None, None, None, None, None
+        gradients = tables.new_empty((len(tables), 2, x.shape[1]))  # of weight and bias
+        for table, gradient, part in zip(tables, gradients, _parts(ctx.sizes), strict=True):
+            slopes = _find_slopes(g[part], peaks[part], table, gradient, dx[part].numel())
+            _backpropagate(g[part], x[part], codes[part] if codes is not None else None, table, slopes, dx[part])
+        grad_weight, grad_bias = gradients[0] if len(gradients) == 1 else gradients.sum(dim=0)
+        return dx, grad_weight, grad_bias, None, None, None, None, None, None
+
+
+def _parts(sizes: Sequence[int]) -> list[slice]:
+    ends = list(accumulate(sizes))
+    return [slice(end - size, end) for size, end in zip(sizes, ends, strict=True)]
+
+
+def _find_moments(
+    x: Tensor, table: Tensor, weight: Tensor, bias: Tensor, running_mean: Tensor, running_var: Tensor,
+    momentum: float, eps: float,
+) -> None:  # fmt: skip
+    """The constants of each channel, into `table`; moves the running statistics."""
+    C, sums, rows = x.shape[1], _sizes(x.shape[1], SUM_WARPS), x.numel() // x.shape[1]
+    programs, steps = _shares(rows, sums["TILE"])
+    means, squares = weight.new_empty((2, programs, C))
+    kernels.moments[(programs,)](x, means, squares, rows, UNROLL=UNROLL, STEPS=steps, **sums)
+    kernels.finish_moments[(_ceil(C, GROUP),)](
+        means, squares, weight, bias, running_mean, running_var, table,
+        rows, steps * UNROLL * sums["TILE"], programs, momentum, eps, **_groups(C, programs),
+    )  # fmt: skip
+
+
+def _normalise(x: Tensor, table: Tensor, y: Tensor, *pooled: Tensor) -> None:
+    """The outputs, into `y`; where it is pooled, also the peaks and their codes."""
+    _, C, H, W = x.shape
+    maps, outputs = _sizes(C, MAP_WARPS), y.numel() // C
+    grid = (_ceil(outputs, maps["TILE"]),)
+    if pooled:
+        kernels.pool_forward[grid](x, table, y, *pooled, outputs, H=H, W=W, CLOSED=CLOSED, **maps)
+    else:
+        kernels.flat_forward[grid](x, table, y, outputs, **maps)
+
+
+def _find_slopes(g: Tensor, peaks: Tensor, table: Tensor, gradient: Tensor, values: int) -> Tensor:
+    """The gradients of weight and bias, into `gradient`, and what they take from each of so many dx."""
+    C, sums = g.shape[1], _sizes(g.shape[1], SUM_WARPS)
+    outputs = g.numel() // C
+    programs, steps = _shares(outputs, sums["TILE"])
+    totals, products = table.new_empty((2, programs, C))
+    slopes = table.new_empty((2, C))
+    kernels.sums[(programs,)](g, peaks, table, totals, products, outputs, UNROLL=UNROLL, STEPS=steps, **sums)
+    kernels.finish_sums[(_ceil(C, GROUP),)](
+        totals, products, table, *gradient, slopes, programs, values // C, **_groups(C, programs)
+    )
+    return slopes
+
+
+def _backpropagate(g: Tensor, x: Tensor, codes: Tensor | None, table: Tensor, slopes: Tensor, dx: Tensor) -> None:
+    """The gradient by x, into `dx`."""
+    _, C, H, W = x.shape
+    maps, outputs = _sizes(C, MAP_WARPS), g.numel() // C
+    grid = (_ceil(outputs, maps["TILE"]),)
+    if codes is None:
+        kernels.flat_backward[grid](g, x, table, slopes, dx, outputs, **maps)
+    else:
+        kernels.pool_backward[grid](g, x, codes, table, slopes, dx, outputs, H=H, W=W, CLOSED=CLOSED, **maps)
 
 
 def _ceil(number: int, divisor: int) -> int:
@@ -131,10 +171,15 @@ def _kernels_run(device: torch.device) -> bool:
 
 def fused_norm(
     x: Tensor, weight: Tensor, bias: Tensor, running_mean: Tensor, running_var: Tensor,
-    momentum: float, eps: float, pool: bool,
+    momentum: float, eps: float, pool: bool, sizes: Sequence[int] = (),
 ) -> Tensor:  # fmt: skip
-    """Batch norm as in training, pooling if asked, and ReLU, by the kernels; moves the running statistics."""
-    y: Tensor = _Fused.apply(x, weight, bias, running_mean, running_var, momentum, eps, pool)
+    """Batch norm as in training, pooling if asked, and ReLU, by the kernels; moves the running statistics.
+
+    `sizes` are the lengths of the stretches of images that each have statistics of their own; none: all images are one.
+    Each writes its part of one output, and of one gradient, so that nothing is put together afterwards.
+    """
+    sizes = tuple(sizes) or (len(x),)
+    y: Tensor = _Fused.apply(x, weight, bias, running_mean, running_var, momentum, eps, pool, sizes)
     return y
 
 
@@ -147,22 +192,35 @@ class PooledBatchNorm(nn.BatchNorm2d):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, C, H, W) to the same, or with `pool` to half the height and width, rounded up."""
-        mean, var, steps, momentum = self.running_mean, self.running_var, self.num_batches_tracked, self.momentum
-        if self._fusible(x) and mean is not None and var is not None and steps is not None and momentum is not None:
-            steps.add_(1)
-            with torch.cuda.device_of(x):  # type: ignore[no-untyped-call]
-                return fused_norm(x, self.weight, self.bias, mean, var, momentum, self.eps, self.pool)
+        if (fused := self._fused(x, (len(x),))) is not None:
+            return fused
         x = super().forward(x)
         return F.relu(F.max_pool2d(x, 3, stride=2, padding=1) if self.pool else x)  # a quarter of the values to clip
 
-    def _fusible(self, x: Tensor) -> bool:
+    def forward_parts(self, x: Tensor, sizes: Sequence[int]) -> Tensor:
+        """The same of stretches of images, one after the other, in one output."""
+        if (fused := self._fused(x, sizes)) is not None:
+            return fused
+        return torch.cat([PooledBatchNorm.forward(self, part) for part in torch.split(x, list(sizes))])
+
+    def _fused(self, x: Tensor, sizes: Sequence[int]) -> Tensor | None:
+        """By the kernels, or None where they cannot be used."""
+        mean, var, steps, momentum = self.running_mean, self.running_var, self.num_batches_tracked, self.momentum
+        if not self._fusible(x, min(sizes)) or mean is None or var is None or steps is None or momentum is None:
+            return None
+        steps.add_(len(sizes))
+        with torch.cuda.device_of(x):  # type: ignore[no-untyped-call]
+            return fused_norm(x, self.weight, self.bias, mean, var, momentum, self.eps, self.pool, sizes)
+
+    def _fusible(self, x: Tensor, images: int) -> bool:
         return (
             self.training
             and x.is_cuda
             and not torch.compiler.is_compiling()  # which fuses on its own what it can see
             and x.dtype in DTYPES
             and self.weight.dtype == torch.float32
-            and x.shape[1] < x.numel() < 2**31  # more than one value per channel; 32-bit places
+            and images * x.shape[2] * x.shape[3] > 1  # values per channel
+            and x.numel() < 2**31  # 32-bit places
             and _kernels_run(x.device)
         )
 

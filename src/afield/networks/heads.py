@@ -9,6 +9,7 @@ from torch.func import functional_call
 from torch.nn.functional import adaptive_avg_pool2d
 
 from afield.config.network import NetworkOptions
+from afield.networks.wide_linear import WideLinear
 from afield.precision import at_least_float32, exact_mean, in_float32
 
 GRID = {"average": 1, "average2x2": 2}
@@ -41,7 +42,7 @@ def hidden_layers(inputs: int, widths: Sequence[int], dropout: float) -> list[nn
     """Fully connected layers, each with batch norm, ReLU and, if it is not 0, dropout."""
     layers: list[nn.Module] = []
     for before, width in pairwise((inputs, *widths)):
-        layers += [nn.Linear(before, width), nn.BatchNorm1d(width), nn.ReLU(), nn.Dropout(dropout)]
+        layers += [WideLinear(before, width), nn.BatchNorm1d(width), nn.ReLU(), nn.Dropout(dropout)]
     return layers
 
 
