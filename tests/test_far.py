@@ -5,8 +5,10 @@ from torch.nn.functional import cross_entropy, one_hot
 from afield.config.catalogue import find_entry, list_methods
 from afield.data.batches import Batch
 from afield.losses import (
+    class_confusion,
     class_shortage,
     dual_ranking_entropy,
+    entropy,
     expert_consistency,
     moment_distance,
     prototype_loss,
@@ -91,10 +93,10 @@ SURE = 0.3
 WEIGHTS = {"align_weight": 0.7, "dre_weight": 0.3, "consistency_weight": 5.0, "aligned_classification_weight": 0.2}
 WEIGHTS |= {"prototypes_weight": 0.4, "prototypes_threshold": SURE}
 RANKINGS = {
-    "far": lambda e, r, c: dual_ranking_entropy(e, r, c),
-    "far-without-dre-minus": lambda e, r, c: ranking_entropy_plus(e, r),
-    "far-without-dre-plus": lambda e, r, c: ranking_entropy_minus(r, c),
-    "far-without-ranking": lambda e, r, c: unranked_entropy(e, c),
+    "far": lambda e, r, c, measure: dual_ranking_entropy(e, r, c, measure),
+    "far-without-dre-minus": lambda e, r, c, measure: ranking_entropy_plus(e, r, measure),
+    "far-without-dre-plus": lambda e, r, c, measure: ranking_entropy_minus(r, c, measure),
+    "far-without-ranking": lambda e, r, c, measure: unranked_entropy(e, c, measure),
 }
 BALANCE = 0.25
 
@@ -103,8 +105,10 @@ BALANCE = 0.25
 @pytest.mark.parametrize("routing", ["end-to-end", "selective"])
 @pytest.mark.parametrize("reference_is", ["live", "detached"])
 @pytest.mark.parametrize("name", RANKINGS)
-def test_losses_are_those_of_the_paper_times_their_weights(name, reference_is, routing, target):
+@pytest.mark.parametrize("measure", [entropy, class_confusion])
+def test_losses_are_those_of_the_paper_times_their_weights(measure, name, reference_is, routing, target):
     options = {"alignment": "moments", "dre_reference": reference_is, "dre_balance": BALANCE, **WEIGHTS}
+    options["dre_measure"] = "entropy" if measure is entropy else "confusion"
     method = build(name, routing=routing, experts_shape_backbone=True, **options)
     batch = make_batch(target)
     F, A, R_plus, R_minus = by_hand(method, batch.images)
@@ -112,7 +116,9 @@ def test_losses_are_those_of_the_paper_times_their_weights(name, reference_is, r
     enhanced, reference, contaminated = (classify(method, f) for f in (A + R_plus, A, A + R_minus))
     domains = A.mean(dim=(2, 3)).view(SOURCES + target, PER_DOMAIN, -1)
     ranked_by = reference if reference_is == "live" else reference.detach()
-    imbalance = BALANCE * class_shortage(enhanced[labelled:]) if target else 0
+    imbalance = BALANCE * class_shortage(enhanced[labelled:]) if target and measure is entropy else 0
+    ranked_from = labelled if target and measure is class_confusion else 0
+    ranked = [scores[ranked_from:] for scores in (enhanced, ranked_by, contaminated)]
     slices = method.pool(F[:labelled]).view(SOURCES, PER_DOMAIN, -1)
     experts = zip(slices, method.experts.weight, method.experts.bias, strict=True)
     taught = [vectors @ weight + bias for vectors, weight, bias in experts]
@@ -124,7 +130,7 @@ def test_losses_are_those_of_the_paper_times_their_weights(name, reference_is, r
         "aligned": 0.2 * cross_entropy(reference[:labelled], batch.labels),
         "align": 0.7 * moment_distance(domains, has_target=target),
         "prototypes": 0.4 * prototype_loss(*(batch.by_domain(each) for each in (method.pool(A + R_plus), members))),
-        "dre": 0.3 * (RANKINGS[name](enhanced, ranked_by, contaminated) + imbalance),
+        "dre": 0.3 * (RANKINGS[name](*ranked, measure) + imbalance),
         "experts": cross_entropy(torch.cat(taught), batch.labels),
         "consistency": 5.0 * expert_consistency(enhanced[:labelled], torch.cat(taught)),
     }
@@ -165,6 +171,7 @@ def test_the_papers_preset_sets_every_option_to_the_papers():
         "reduction": 8,
         "routing": "end-to-end",
         "dre": "dual",
+        "dre_measure": "entropy",
         "dre_reference": "live",
         "dre_balance": 0.0,
         "prototypes_weight": 0.0,

@@ -50,6 +50,11 @@ def test_neither_the_order_of_images_nor_that_of_classes_matters():
     same(class_confusion(logits[torch.randperm(6)][:, torch.randperm(4)]), class_confusion(logits))
 
 
+def test_batches_are_measured_each_on_its_own():
+    scores = torch.randn(3, 8, 5, dtype=torch.float64)
+    same(class_confusion(scores), torch.stack([class_confusion(batch) for batch in scores]))
+
+
 def test_weights_by_certainty_are_constants():
     torch.manual_seed(0)
     logits = normal(6, 4).requires_grad_()

@@ -22,8 +22,11 @@ def class_confusion(logits: Tensor, temperature: float = TEMPERATURE) -> Tensor:
     prediction is certain, whatever its class; (K - 1) / K where none knows anything.
 
     Args:
-        logits: (n, K), one score per class.
+        logits: (..., n, K), one score per class.
         temperature: T.
+
+    Returns:
+        (...): one value per batch of n predictions.
 
     >>> class_confusion(torch.tensor([[100.0, 0.0], [0.0, 100.0]]))
     tensor(0.)
@@ -31,8 +34,8 @@ def class_confusion(logits: Tensor, temperature: float = TEMPERATURE) -> Tensor:
     tensor(0.7500)
     """
     cooled = at_least_float32(logits) / temperature
-    p, weights = cooled.softmax(dim=1), 1 + (-entropy(cooled).detach()).exp()
-    confusion = in_float32(lambda q: (weights[:, None] * q).T @ q, p)
+    p, weights = cooled.softmax(dim=-1), 1 + (-entropy(cooled).detach()).exp()
+    confusion = in_float32(lambda q: (weights[..., None] * q).mT @ q, p)
     # A class that no prediction thinks of, within rounding, would be divided by 0.
-    totals = confusion.sum(dim=1).clamp_min(torch.finfo(p.dtype).tiny)
-    return 1 - (confusion.diagonal() / totals).mean()
+    totals = confusion.sum(dim=-1).clamp_min(torch.finfo(p.dtype).tiny)
+    return 1 - (confusion.diagonal(dim1=-2, dim2=-1) / totals).mean(dim=-1)

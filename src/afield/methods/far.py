@@ -29,8 +29,10 @@ from torch.nn.functional import cross_entropy, one_hot
 
 from afield import Batch, Losses, Method, MethodOptions, Shape, register_method
 from afield.losses import (
+    class_confusion,
     class_shortage,
     dual_ranking_entropy,
+    entropy,
     expert_consistency,
     prototype_loss,
     ranking_entropy_minus,
@@ -64,6 +66,11 @@ class FAROptions(AlignmentOptions):
     dre: Literal["dual", "plus", "minus", "unranked", "none"] = Field(
         "dual", description="which halves of the ranking entropy; 'unranked' compares with no reference"
     )
+    dre_measure: Literal["entropy", "confusion"] = Field(
+        "entropy",
+        description="what the ranking compares: the entropy of each image's prediction, or the class confusion of the "
+        "target's, which sees what classes an image hesitates between (paper: entropy)",
+    )
     dre_reference: Literal["live", "detached"] = Field(
         "detached",
         description="whether the ranking also trains E(C(f)), which it ranks by; live rewards blurring A (paper: live)",
@@ -71,8 +78,8 @@ class FAROptions(AlignmentOptions):
     dre_balance: float = Field(
         0.3,
         ge=0,
-        description="beside L+ and L-: no class may have less than half of an equal share on the target, or one may "
-        "take all (paper: 0)",
+        description="beside entropies: no class may have less than half of an equal share on the target, or one may "
+        "take all, which confusion does not reward (paper: 0)",
     )
     prototypes_weight: float = Field(
         0.3,
@@ -182,19 +189,21 @@ class FAR(Method):
 
     def ranking_entropy(self, enhanced: Tensor, reference: Tensor, contaminated: Tensor, batch: Batch) -> Tensor:
         """L_DRE, or the part of it that an ablation keeps, with its guard against collapse."""
-        options = self.options
+        options, measure = self.options, entropy if self.options.dre_measure == "entropy" else class_confusion
         if options.dre_reference == "detached":
             reference = reference.detach()
+        if measure is class_confusion and batch.has_target:  # what a source confuses, cross-entropy knows
+            enhanced, reference, contaminated = (batch.split(each)[1] for each in (enhanced, reference, contaminated))
         match options.dre:
             case "plus":
-                ranking = ranking_entropy_plus(enhanced, reference)
+                ranking = ranking_entropy_plus(enhanced, reference, measure)
             case "minus":
-                ranking = ranking_entropy_minus(reference, contaminated)
+                ranking = ranking_entropy_minus(reference, contaminated, measure)
             case "unranked":
-                ranking = unranked_entropy(enhanced, contaminated)
+                ranking = unranked_entropy(enhanced, contaminated, measure)
             case _:
-                ranking = dual_ranking_entropy(enhanced, reference, contaminated)
-        if options.dre_balance and batch.has_target:
+                ranking = dual_ranking_entropy(enhanced, reference, contaminated, measure)
+        if options.dre_balance and batch.has_target and measure is entropy:
             ranking = ranking + options.dre_balance * class_shortage(batch.split(enhanced)[1])
         return ranking
 
