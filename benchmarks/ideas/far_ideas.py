@@ -38,7 +38,6 @@ class IdeasOptions(FAROptions):
     share: float = Field(1.0, gt=0, le=1, description="the projection of A on F, as a share of F")
     confusion_weight: float = Field(0.0, ge=0, description="weight of minimum class confusion on the target")
     temperature: float = Field(0.0, ge=0, description="C compares directions and divides by this; 0: C is linear")
-    minus_trains: Literal["all", "FR"] = Field("all", description="what L- trains")
     guard: Literal["half", "equal"] = Field(
         "half", description="classes' shares: at least half of an equal one; or equal"
     )
@@ -169,10 +168,6 @@ class Ideas(FAR):
         target = batch.split(enhanced)[1]
         if options.ranked == "target":
             return entropy(target).mean() + options.dre_balance * class_shortage(target)
-        if options.minus_trains == "FR":
-            still = F.detach()
-            restored = self.restored(still, self.fa(still).detach())
-            contaminated = run_aside(self.classifier, self.pool(still - restored), frozen=True)
         if options.ranked == "agreed":
             agreed = agreement(seen.f_plus.detach(), p, batch)
             E = entropy(torch.stack((enhanced, reference.detach(), contaminated)))

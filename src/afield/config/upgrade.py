@@ -37,9 +37,9 @@ def _of_now(method: dict[str, Any]) -> dict[str, Any]:
 
     One that is gone, `equal_shares`, was off unless someone asked for it.
     """
-    then = {"directions_weight": 1.0} if "align_weight" in method else {}
+    then: dict[str, Any] = {"directions_weight": 1.0} if "align_weight" in method else {}
     if "dre_weight" in method:
-        then["prototypes_weight"] = 0.0
+        then |= {"prototypes_weight": 0.0, "dre_measure": "entropy", "minus_trains": "all"}
     gone = {"equal_shares"} if method.get("equal_shares") is False else set()
     return then | {name: value for name, value in method.items() if name not in gone}
 

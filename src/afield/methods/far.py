@@ -49,7 +49,7 @@ class FAROptions(AlignmentOptions):
     """Options of FAR. The weights multiply losses whose own weight in L is 1."""
 
     dre_weight: float = Field(
-        1.0, ge=0, description="weight of the dual ranking entropy; at the paper's it hardly acts (paper: 0.1)"
+        2.0, ge=0, description="weight of the dual ranking entropy; at the paper's it hardly acts (paper: 0.1)"
     )
     consistency_weight: float = Field(
         0.1, ge=0, description="weight of learning from the experts (paper: 100, which swamps the other losses)"
@@ -67,13 +67,18 @@ class FAROptions(AlignmentOptions):
         "dual", description="which halves of the ranking entropy; 'unranked' compares with no reference"
     )
     dre_measure: Literal["entropy", "confusion"] = Field(
-        "entropy",
+        "confusion",
         description="what the ranking compares: the entropy of each image's prediction, or the class confusion of the "
         "target's, which sees what classes an image hesitates between (paper: entropy)",
     )
     dre_reference: Literal["live", "detached"] = Field(
         "detached",
         description="whether the ranking also trains E(C(f)), which it ranks by; live rewards blurring A (paper: live)",
+    )
+    minus_trains: Literal["all", "FR"] = Field(
+        "FR",
+        description="what L- trains: all, or FR alone, as in the paper's Algorithm 1; where all learn from it, F "
+        "learns what makes f- wrong and A leaves out (paper's text: all)",
     )
     dre_balance: float = Field(
         0.3,
@@ -157,8 +162,13 @@ class FAR(Method):
         """All that the losses read."""
         A, whole = self.fa(F), self.pool(F)
         f_plus, f, f_minus = self.vectors(F, A, whole)
-        f_plus = self.alignment.watch(f_plus, self.pool)
-        return Seen(whole, exact_mean(A, 2, 3), f_plus, *classify_all(self.classifier, f_plus, f, f_minus))
+        f_plus, aligned_mean = self.alignment.watch(f_plus, self.pool), exact_mean(A, 2, 3)
+        if self.options.minus_trains == "all":
+            return Seen(whole, aligned_mean, f_plus, *classify_all(self.classifier, f_plus, f, f_minus))
+        _, _, f_minus = self.vectors(F.detach(), A.detach(), whole.detach())
+        enhanced, reference = classify_all(self.classifier, f_plus, f)
+        contaminated = run_aside(self.classifier, f_minus, frozen=True)
+        return Seen(whole, aligned_mean, f_plus, enhanced, reference, contaminated)
 
     def losses_seen(self, seen: Seen, F: Tensor, batch: Batch) -> Losses:
         """The losses of what was seen of a batch, each from what its routing lets it train."""
