@@ -28,6 +28,7 @@ from afield.networks import Discriminator, Gate, GatedSelection, GateKind, Pool,
 from afield.networks.pulls import average_into, limit_pull, measure_pull
 from afield.precision import at_least_float32
 
+AlignmentName = Literal["both", "adversary", "directions", "moments"]
 DISTANCES = {"both": direction_distance, "directions": direction_distance, "moments": moment_distance}
 HIDDEN = 1024
 
@@ -35,7 +36,7 @@ HIDDEN = 1024
 class AlignmentOptions(MethodOptions):
     """Options of methods that align a feature which a gate may select."""
 
-    alignment: Literal["both", "adversary", "directions", "moments"] = Field(
+    alignment: AlignmentName = Field(
         "both",
         description="what makes domains alike: a discriminator of the features' directions, the moments of these "
         "directions, both, or the moments of the features, whose weight then depends on the network (paper: moments)",
