@@ -8,6 +8,7 @@ import afield
 from afield.bench.folder import BenchFolder
 from afield.bench.run import run_bench
 from afield.results.run import read_run
+from afield.training import loop
 from support.benching import recorded, register_toy_protocol, write_plan
 
 
@@ -51,6 +52,13 @@ def test_every_figure_can_be_drawn_of_them(kept, call, kind, tmp_path):
 def test_the_same_benchmark_without_keep_leaves_them(kept):
     bench("out")
     assert all((folder / "last.ckpt").is_file() for folder in kept)
+
+
+def test_no_checkpoint_is_written_that_is_not_kept(home, monkeypatch):
+    written = set()
+    monkeypatch.setattr(loop, "save_checkpoint", lambda path, checkpoint: written.add(path.name))
+    bench("unkept")
+    assert written == {"last.ckpt"}
 
 
 def test_a_kill_between_the_record_and_the_keeping_loses_nothing(home):

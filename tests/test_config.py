@@ -211,13 +211,13 @@ def test_a_stored_config_from_before_backbones_learned_slowly_says_that_its_own_
     assert upgraded(upgraded(stored)) == upgraded(stored)
 
 
-def test_a_stored_config_from_before_prototypes_says_that_far_had_none():
+def test_a_stored_config_says_what_far_did_before_it_had_an_option():
     stored = resolve({"method": {"name": "far"}, "task": {"target": "street"}}).as_dict()
     assert upgraded(stored) is stored
-    of_then = {name: value for name, value in stored["method"].items() if name != "prototypes_weight"}
-    del of_then["directions_weight"]
+    then = {"prototypes_weight": 0.0, "directions_weight": 1.0, "dre_measure": "entropy", "minus_trains": "all"}
+    of_then = {name: value for name, value in stored["method"].items() if name not in then}
     method = upgraded(stored | {"method": of_then})["method"]
-    assert (method["prototypes_weight"], method["directions_weight"]) == (0.0, 1.0)
+    assert {name: method[name] for name in then} == then
     assert upgraded(stored | {"method": {"name": "dann"}})["method"] == {"name": "dann"}
     assert upgraded(stored | {"method": stored["method"] | {"equal_shares": False}}) == stored
 

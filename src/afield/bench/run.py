@@ -126,8 +126,8 @@ def read_plan(path: Path) -> list[Job]:
 
 
 def keeping_job(job: Job, selectors: Sequence[str]) -> Job:
-    """The same run, with a checkpoint of each of these selectors."""
-    config = job.config
+    """The same run, with a checkpoint of each of these selectors and no other: it would be written to be removed."""
+    config = replace(job.config, training=job.config.training.model_copy(update={"keep": ("last",)}))
     for selector in selectors:
         check_selector(selector)
         config = keeping(config, selector)
