@@ -192,7 +192,7 @@ class PooledBatchNorm(nn.BatchNorm2d):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, C, H, W) to the same, or with `pool` to half the height and width, rounded up."""
-        if (fused := self._fused(x, (len(x),))) is not None:
+        if (fused := self._fused(x, (x.shape[0],))) is not None:  # len() would fix an exported batch
             return fused
         x = super().forward(x)
         return F.relu(F.max_pool2d(x, 3, stride=2, padding=1) if self.pool else x)  # a quarter of the values to clip
