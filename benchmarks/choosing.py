@@ -1,18 +1,19 @@
-"""How well selectors choose without the target's labels, from records: tables in Markdown.
+"""How well selectors choose without the target's labels, from records: tables in Markdown, data set by data set.
 
-    python benchmarks/choosing.py results/digit5/records.jsonl results/research/digit5-budget.jsonl
+    python benchmarks/choosing.py results/digit5 results/scale results/research
 
 Three kinds of choice, each judged afterwards by the target's accuracy: among the evaluations of one run; among the
 settings of one method, on one target with one seed; and among all methods and settings there. Choices between runs are
-at the end of training, and among the runs of one file. Only UDA counts, because in DG nothing of the target may be
-known. A selector is left out where some candidate does not record what it needs.
+at the end of training, among the runs of one file and protocol. Only UDA counts, because in DG nothing of the target
+may be known. A choice counts if all its candidates have all scores, so that selectors are compared on the same choices,
+and if these are of the target's training images: older versions took its test images.
 """
 
 import argparse
 import json
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -29,24 +30,39 @@ Group = Sequence[Record]
 
 @dataclass(frozen=True)
 class Choices:
-    """One kind of choice: the candidates of each, which are evaluations."""
+    """One kind of choice: by data set, the candidates of each, which are evaluations."""
 
     title: str
-    groups: list[Group]
+    groups: dict[str, list[Group]]
     ordered: bool
     """Whether one of the candidates is the last."""
 
     def table(self) -> str:
-        """A row per selector that the records allow, between chance and the oracle."""
-        head = ["selector", "choices", f"within {NEAR:g} point of the best", "mean distance", "greatest distance"]
-        lines = [head, ["---", *["---:"] * (len(head) - 1)], row("any, by chance", self.groups, chance)]
+        """A row per selector, between chance and the oracle."""
+        head = ["selector"]
+        for data in self.groups:
+            head += [f"{data}: within {NEAR:g} point of the best", "mean distance", "greatest"]
+        lines = [head, ["---", *["---:"] * (len(head) - 1)], self.row("any, by chance", chance)]
         for selector in LABEL_FREE if self.ordered else LABEL_FREE[1:]:
-            known = [group for group in self.groups if all(has_scores(each, selector) for each in group)]
-            if known:
-                lines.append(row(f"`{selector}`", known, lambda group, by=selector: [target_score(select(group, by))]))
-        lines.append(row("`oracle` (a bound)", self.groups, lambda group: [target_score(select(group, "oracle"))]))
-        candidates = f"{min(map(len, self.groups))} to {max(map(len, self.groups))}"
-        return "\n".join([f"**{self.title}**; {candidates} candidates", "", *(f"| {' | '.join(c)} |" for c in lines)])
+            lines.append(self.row(f"`{selector}`", lambda group, by=selector: [target_score(select(group, by))]))
+        lines.append(self.row("`oracle` (a bound)", lambda group: [target_score(select(group, "oracle"))]))
+        sizes = "; ".join(f"{data}: {described(groups)}" for data, groups in self.groups.items())
+        return "\n".join([f"**{self.title}** ({sizes})", "", *(f"| {' | '.join(c)} |" for c in lines)])
+
+    def row(self, name: str, chosen: Callable[[Group], list[float]]) -> list[str]:
+        """How far the chosen accuracies are from the best of their group, in points."""
+        cells = [name]
+        for groups in self.groups.values():
+            gaps = [[100 * (max(chance(group)) - accuracy) for accuracy in chosen(group)] for group in groups]
+            near = fmean(fmean(gap <= NEAR + 1e-9 for gap in of_one) for of_one in gaps)
+            cells += [f"{100 * near:.0f} %", f"{fmean(map(fmean, gaps)):.1f}", f"{max(map(max, gaps)):.1f}"]
+        return cells
+
+
+def described(groups: list[Group]) -> str:
+    """How many choices, among how many candidates."""
+    least, most = min(map(len, groups)), max(map(len, groups))
+    return f"{len(groups)} choices among {least if least == most else f'{least} to {most}'}"
 
 
 def chance(group: Group) -> list[float]:
@@ -54,12 +70,11 @@ def chance(group: Group) -> list[float]:
     return [target_score(each) for each in group]
 
 
-def row(name: str, groups: list[Group], chosen) -> list[str]:  # type: ignore[no-untyped-def]
-    """How far the chosen accuracies are from the best of their group, in points."""
-    gaps = [[100 * (max(chance(group)) - accuracy) for accuracy in chosen(group)] for group in groups]
-    near = fmean(fmean(gap <= NEAR + 1e-9 for gap in of_one) for of_one in gaps)
-    mean, greatest = fmean(map(fmean, gaps)), max(map(max, gaps))
-    return [name, str(len(groups)), f"{100 * near:.0f} %", f"{mean:.1f}", f"{greatest:.1f}"]
+def files_in(place: Path) -> list[Path]:
+    """A file of records; or of a folder its `records.jsonl`, or all such files where there is none of that name."""
+    if not place.is_dir():
+        return [place]
+    return [place / "records.jsonl"] if (place / "records.jsonl").is_file() else sorted(place.glob("*.jsonl"))
 
 
 def read(files: Iterable[Path]) -> dict[Path, list[list[Record]]]:
@@ -76,44 +91,49 @@ def read(files: Iterable[Path]) -> dict[Path, list[list[Record]]]:
     return found
 
 
-def grouped(runs: dict[Path, list[list[Record]]], *, by_method: bool) -> list[Group]:
-    """The last evaluations of runs of one file, target and seed, and maybe method; where there are at least two."""
-    groups: dict[tuple[object, ...], list[Record]] = defaultdict(list)
+def scored(group: Group) -> bool:
+    """Whether all selectors can choose from a group, by scores of the target's training images."""
+    of_training = all(r.get("images") == "train" for each in group for r in each.get("unlabelled", {}).values())
+    return of_training and all(has_scores(each, name) for each in group for name in LABEL_FREE)
+
+
+def kept(groups: Iterable[tuple[str, Group]]) -> dict[str, list[Group]]:
+    """The groups of at least two candidates that all selectors can choose from, by data set."""
+    found: dict[str, list[Group]] = defaultdict(list)
+    for data, group in groups:
+        if len(group) > 1 and scored(group):
+            found[data].append(group)
+    return dict(sorted(found.items()))
+
+
+def grouped(runs: dict[Path, list[list[Record]]], *, by_method: bool) -> dict[str, list[Group]]:
+    """The last evaluations of runs of one file, protocol, target and seed, and maybe method."""
+    groups: dict[tuple[str, ...], list[Record]] = defaultdict(list)
     for file, of_file in runs.items():
         for run in of_file:
-            config = run[0]["config"]
-            key = (file, config["task"]["target"], run[0]["seed"], config["method"]["name"] if by_method else None)
-            groups[key].append(evaluations(run)[-1])
-    return [group for group in groups.values() if len(group) > 1]
+            config, protocol = run[0]["config"], run[0].get("protocol", {}).get("name", "")
+            method = config["method"]["name"] if by_method else ""
+            place = (str(file), protocol, config["task"]["target"], str(run[0]["seed"]), method)
+            groups[config["data"]["name"], *place].append(evaluations(run)[-1])
+    return kept((data, group) for (data, *_), group in groups.items())
 
 
 def tables(files: Sequence[Path]) -> str:
-    """All three tables, and which selectors no record allows."""
+    """All three tables."""
     runs = read(files)
-    within = [found for of_file in runs.values() for run in of_file if len(found := evaluations(run)) > 1]
+    within = kept((run[0]["config"]["data"]["name"], evaluations(run)) for of_file in runs.values() for run in of_file)
     kinds = [
         Choices("Among the evaluations of a run", within, ordered=True),
         Choices("Among the settings of a method, on a target", grouped(runs, by_method=True), ordered=False),
         Choices("Among all methods and settings, on a target", grouped(runs, by_method=False), ordered=False),
     ]
-    parts = [kind.table() for kind in kinds if kind.groups]
-    everything = [each for of_file in runs.values() for run in of_file for each in evaluations(run)]
-    absent = [f"`{name}`" for name in LABEL_FREE if not any(has_scores(each, name) for each in everything)]
-    older = sum(r.get("images") != "train" for each in everything for r in each.get("unlabelled", {}).values())
-    if absent:
-        parts.append(f"No record here has the scores of {', '.join(absent)}.")
-    if older:
-        parts.append(
-            f"In {older} of {len(everything)} evaluations, `information` and `entropy` are of the target's test images "
-            "(without labels), as older versions recorded them."
-        )
-    return "\n\n".join(parts)
+    return "\n\n".join(kind.table() for kind in kinds if kind.groups)
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("records", type=Path, nargs="+")
     try:
-        print(tables(parser.parse_args().records))
+        print(tables([file for place in parser.parse_args().records for file in files_in(place)]))
     except AfieldError as error:
         sys.exit(str(error))

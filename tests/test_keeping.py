@@ -134,6 +134,8 @@ def test_training_stops_after_so_many_evaluations_without_improvement(train_toy,
     assert [line["step"] for line in evaluations(run.records)] == [2, 4, 6, 8]
     assert run.step == load_checkpoint(run.checkpoint).step == run.records[-1]["step"] == 8
     assert run.select("source-val").step == load_checkpoint(run.folder / "source-val.ckpt").step == 4
+    chosen = run.select(selector)
+    assert load_checkpoint(chosen.checkpoint).step == chosen.step == 4, "the one it stopped after"
     assert train_toy(tmp_path / "run", "baseline", 12, settings=settings, resume=True).step == 8, "it has ended"
 
 

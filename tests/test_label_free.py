@@ -28,7 +28,8 @@ BLURRED = torch.full((20, 4), 0.25, dtype=torch.float64)
 
 
 def said(entropy=0.5, diversity=1.0, snd=1.0, nuclear=0.5, dev=0.5):
-    return {"entropy": entropy, "diversity": diversity, "snd": snd, "nuclear": nuclear, "dev": dev}
+    numbers = {"entropy": entropy, "diversity": diversity, "snd": snd, "nuclear": nuclear, "dev": dev}
+    return {"images": "train", **numbers}
 
 
 def evaluation(step, source=0.5, target=0.5, **numbers):
@@ -173,17 +174,22 @@ def test_selectors_are_judged_by_how_far_from_the_best_they_choose(tmp_path):
     script = runpy.run_path(str(ROOT / "benchmarks/choosing.py"))
 
     def run(label, *evaluated):
-        config = {"method": {"name": "dann"}, "task": {"kind": "uda", "target": "t"}}
+        config = {"data": {"name": "d"}, "method": {"name": "dann"}, "task": {"kind": "uda", "target": "t"}}
         header = {"event": "run", "label": label, "config": config, "seed": 0}
         return [header, *evaluated, {"event": "end", "step": 2, "seconds": 1.0}]
 
     surer = run("surer", evaluation(1, 0.9, 0.60), evaluation(2, 0.8, 0.62, entropy=0.1))
     better = run("better", evaluation(1, 0.7, 0.50), evaluation(2, 0.9, 0.70, entropy=0.2))
+    of_test_images = run("older", evaluation(1, 0.7, 0.99), evaluation(2, 0.9, 0.1))
+    of_test_images[1]["unlabelled"]["t"].pop("images")
     rewrite_records(tmp_path / "records.jsonl", [*surer, *better, *surer])
-    within, between, everything = script["tables"]([tmp_path / "records.jsonl"]).split("\n\n**")
-    assert "| `last` | 2 | 100 % | 0.0 | 0.0 |" in within
-    assert "| `source-val` | 2 | 50 % | 1.0 | 2.0 |" in within, "a run that is recorded twice counts once"
-    assert "| any, by chance | 1 | 50 % | 4.0 | 8.0 |" in between
-    assert "| `source-val` | 1 | 100 % | 0.0 | 0.0 |" in between
-    assert "| `entropy` | 1 | 0 % | 8.0 | 8.0 |" in between
-    assert "| `oracle` (a bound) | 1 | 100 % | 0.0 | 0.0 |" in everything
+    rewrite_records(tmp_path / "older.jsonl", of_test_images)
+    files = [*script["files_in"](tmp_path), tmp_path / "older.jsonl"]
+    within, between, everything = script["tables"](files).split("\n\n**")
+    assert "(d: 2 choices among 2)" in within, "a run that is recorded twice counts once, one of test images not at all"
+    assert "| `last` | 100 % | 0.0 | 0.0 |" in within
+    assert "| `source-val` | 50 % | 1.0 | 2.0 |" in within
+    assert "| any, by chance | 50 % | 4.0 | 8.0 |" in between
+    assert "| `source-val` | 100 % | 0.0 | 0.0 |" in between
+    assert "| `entropy` | 0 % | 8.0 | 8.0 |" in between
+    assert "| `oracle` (a bound) | 100 % | 0.0 | 0.0 |" in everything

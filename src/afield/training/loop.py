@@ -110,7 +110,8 @@ class Loop:
         self.average = WeightAverage(self.method, options)
         placement = setup.data.placement if self.stream.resident else "streamed"
         self.evaluator = Evaluator(setup.task, setup.views, setup.preprocessing, self.device, placement)
-        self.keeper = Keeper(folder, options.keep, self._save)
+        stopping = [options.stop_by] if options.patience else []  # what it stops after is what is wanted of it
+        self.keeper = Keeper(folder, [*options.keep, *stopping], self._save)
         self.well = Standing(self.stream, self.device)
         self.saved_step = 0
         self.parent = os.getppid()
@@ -247,7 +248,8 @@ class Loop:
 
     def _why_stopped(self) -> str:
         options = self.options
-        return f"{self.setup.title} stops: {options.patience} evaluations without a better one by {options.stop_by}"
+        count = f"{options.patience} evaluation{'s' if options.patience > 1 else ''}"
+        return f"{self.setup.title} stops: {count} without a better one by {options.stop_by}"
 
     def _train_step(self) -> None:
         self.training()
