@@ -1,10 +1,13 @@
 """What a report and a figure show, as numbers: histories, divergence, activations, predictions, complexity."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
 import afield
+from afield.analysis import figures
 from afield.analysis.bands import bands_of
 from afield.analysis.complexity import complexity_of
 from afield.analysis.divergence import divergence_of, domain_divergences
@@ -14,8 +17,9 @@ from afield.analysis.history import history_of
 from afield.analysis.predictions import least_sure, predict
 from afield.app.evaluate import evaluate_checkpoint
 from afield.app.looking import open_subject, read_named
+from afield.config.selectors import LABEL_FREE
 from afield.files import locked
-from afield.results.folder import WHO
+from afield.results.folder import WHO, RunFolder
 from afield.results.records import read_records, rewrite_records
 from support.resuming import Killed, kill_before_step
 
@@ -45,6 +49,65 @@ def test_a_history_has_the_curves_and_the_choices_of_the_records(run):
     assert {"classification", "align"} <= history.losses.keys()
     assert list(history.views["night"]) == ["F", "A", "A+R+", "A+R-"]
     assert list(history.gates["night"]) == ["kept", "restored"]
+
+
+def test_every_selector_that_the_records_have_scores_for_is_marked(run):
+    records = read_records(run.folder / "records.jsonl")
+    history = history_of(records, "x")
+    assert tuple(history.chosen) == LABEL_FREE
+    assert all(history.steps[place] == run.select(name).step for name, place in history.chosen.items())
+    assert list(history.marks) == sorted(set(history.chosen.values()))
+    without = [{key: value for key, value in record.items() if key != "unlabelled"} for record in records]
+    assert set(history_of(without, "x").chosen) == {"last", "source-val"}
+
+
+def test_labels_of_choices_beside_each_other_have_heights_of_their_own(run):
+    charts = pytest.importorskip("afield.analysis.charts", exc_type=ImportError)
+    read = history_of(read_records(run.folder / "records.jsonl"), "x")
+    history = replace(read, chosen={"last": 2, "source-val": 0, "snd": 1, "dev": 1})
+    layout = charts.accuracy_chart(history).figure.layout
+    assert [label.text for label in layout.annotations] == ["last", "snd, dev", "source-val"]
+    assert [label.yshift for label in layout.annotations] == [0, 13, 26]
+    assert layout.margin.t > max(label.yshift for label in layout.annotations)
+    (drawn, _) = figures.curves([history]).axes
+    assert len({label.xy[1] for label in drawn.texts}) == 3
+    assert [label.get_ha() for label in drawn.texts] == ["left", "right", "right"]
+
+
+def test_an_evaluation_that_all_of_many_selectors_choose_has_a_short_label(run):
+    read = history_of(read_records(run.folder / "records.jsonl"), "x")
+    assert replace(read, chosen=dict.fromkeys(LABEL_FREE, 2)).marks == {2: "all selectors"}
+    assert replace(read, chosen={"last": 2, "source-val": 2}).marks == {2: "last, source-val"}
+
+
+def test_runs_that_share_a_name_are_told_apart(run, tmp_path):
+    header, *rest = read_records(run.folder / "records.jsonl")
+    for place in ("a/one", "a/two", "b/one", "b/three"):
+        (tmp_path / place).mkdir(parents=True)
+        label = "other" if place == "b/three" else "far"
+        rewrite_records(tmp_path / place / "records.jsonl", [{**header, "label": label}, *rest])
+        RunFolder(tmp_path / place).config.touch()  # a benchmark's folder has none
+
+    def names(*places):
+        return [named.histories[0].name for named in read_named([tmp_path / place for place in places])]
+
+    assert names("a/one", "b/three") == ["far", "other"]
+    assert names("a/one", "a/two", "b/three") == ["one", "two", "other"]
+    assert names("a/one", "b/one", "a/two") == [str(tmp_path / "a/one"), str(tmp_path / "b/one"), "two"]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "is empty: the run has not begun"),
+        (b'{"event": "ru', "holds no complete record"),
+        (b"\x89PNG\r\n\xff\n", "it is not a text file"),
+    ],
+)
+def test_records_that_are_not_there_yet_or_are_none_say_so(tmp_path, content, said):
+    (tmp_path / "records.jsonl").write_bytes(content)
+    with pytest.raises(afield.AfieldError, match=said):
+        read_named([tmp_path])
 
 
 def test_a_run_that_was_cut_or_still_trains_says_so(train_toy, tmp_path):

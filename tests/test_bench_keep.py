@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 import afield
+from afield.app.looking import read_named
 from afield.bench.folder import BenchFolder
 from afield.bench.run import run_bench
 from afield.results.run import read_run
@@ -47,6 +48,21 @@ def test_every_figure_can_be_drawn_of_them(kept, call, kind, tmp_path):
     code, _, err = call("figure", kind, *kept, "--out", tmp_path / "figure.pdf")
     assert code == 0, err
     assert (tmp_path / "figure.pdf").read_bytes().startswith(b"%PDF")
+
+
+def test_seeds_of_one_row_are_told_apart_by_their_folders_and_are_one_mean_curve(kept, call, tmp_path):
+    drawn = {}
+    for kind in ("divergence", "curves"):
+        code, _, err = call("figure", kind, *kept, "--out", tmp_path / "figure.svg")
+        assert code == 0, err
+        drawn[kind] = (tmp_path / "figure.svg").read_text("utf-8")
+    assert all(f">{folder.name}</text>" in drawn["divergence"] for folder in kept)
+    assert not any(folder.name in drawn["curves"] for folder in kept)
+    assert ">far" in drawn["curves"]
+
+
+def test_a_run_keeps_its_label_where_no_other_has_it(kept):
+    assert [named.histories[0].name for named in read_named(kept[:1])] == ["far"]
 
 
 def test_the_same_benchmark_without_keep_leaves_them(kept):

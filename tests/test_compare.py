@@ -12,6 +12,7 @@ from afield import AfieldError
 from afield.app import compare as compare_module
 from afield.app.cli import main
 from afield.app.compare import compare
+from afield.methods.baseline import Baseline
 from afield.results.ranking import Ranking
 from afield.results.run import Run
 from conftest import SMALL
@@ -53,8 +54,26 @@ def test_a_few_labels_decide_and_are_named():
     assert (
         "plain is chosen by 10 labelled images of the target, used for nothing but choosing: 8 right" in found.verdict
     )
-    assert "without labels it would be better" in found.verdict
-    assert Ranking(runs, 10, {"plain": 8, "better": 8}).order[0] == "better", "equal ones go by mean place"
+    assert "without labels it would be better; the selectors' agreement is 1.00" in found.verdict
+    assert found.tie == ""
+    assert "chosen by 1 labelled image of the target" in Ranking(runs, 1, {"plain": 1, "better": 0}).verdict
+    equal = Ranking(runs, 10, {"plain": 8, "better": 8})
+    assert equal.order[0] == "better", "equal ones go by mean place"
+    told = "better and plain have equally many labelled images right; better, of the best mean place, is taken"
+    assert equal.tie == told
+
+
+def test_equally_good_ones_are_named_and_the_first_is_taken():
+    runs = contender("one", **BETTER) | contender("poor") | contender("two", **BETTER) | contender("three", **BETTER)
+    blind = Ranking(runs)
+    assert blind.tie == "one, two and three are equally good without labels; one, named first, is taken"
+    assert Ranking(contender("plain") | contender("better", **BETTER)).tie == ""
+    few = Ranking(runs, 5, {"one": 2, "poor": 3, "two": 4, "three": 4})
+    assert few.order[0] == "two"
+    assert "without labels it would be one, two or three" in few.verdict
+    assert few.tie == (
+        "two and three have equally many labelled images right and the same mean place; two, named first, is taken"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -109,12 +128,54 @@ def test_labelled_images_choose_and_nothing_else(compared, toy, tmp_path):
     chosen, _ = compare("toy", "night", ["baseline", "dann"], out, labelled=tmp_path / "few.csv", **call)
     assert chosen.right[found.order[-1]] == chosen.labelled == 6
     assert (out / "dann" / "records.jsonl").read_bytes() == before
-    (tmp_path / "few.csv").write_text("path,label\n0.png,sqare\n")
-    with pytest.raises(AfieldError, match="unknown class 'sqare'; did you mean 'square'"):
-        compare("toy", "night", ["baseline", "dann"], out, labelled=tmp_path / "few.csv", **call)
-    (tmp_path / "few.csv").write_text("path,domain\n0.png,night\n")
-    with pytest.raises(AfieldError, match="each row has a path and a label"):
-        compare("toy", "night", ["baseline", "dann"], out, labelled=tmp_path / "few.csv", **call)
+
+
+SMALL_WORDS = [word for key, value in SMALL.items() for word in ("--set", f"{key}={value}")]
+
+
+def check_refused(call, out, words, message):
+    """The command says so in one line, before it trains anything."""
+    usual = {"data": "toy", "--target": "night"}
+    given = {key: words.pop(key, value) for key, value in usual.items()}
+    options = [word for pair in words.items() for word in pair]
+    code, said, error = call(
+        "compare", given["data"], "--target", given["--target"], "--methods", "baseline,coral", "--steps", "2",
+        "--out", out, *SMALL_WORDS, *options,
+    )  # fmt: skip
+    assert (code, said, error.count("\n"), message in error) == (2, "", 1, True), error
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ("path,label\n0.png,sqare\n", "unknown class 'sqare'; did you mean 'square'"),
+        ("path,domain\n0.png,night\n", "each row has a path and a label"),
+        ("path,label\n1.png,down\n", "names a file that cannot be found"),
+        ("path,label\n0.png,down\nbad.png,down\n", "cannot read image"),
+        ("path,label\n0.png,down\n./0.png,across\n", "twice, as 'down' and as 'across'"),
+    ],
+)
+def test_labelled_images_that_cannot_be_used_are_refused_before_training(rows, message, toy, call, tmp_path):
+    Image.fromarray(toy["night"].train.images.array[0]).save(tmp_path / "0.png")
+    (tmp_path / "bad.png").write_bytes(b"no image")
+    (tmp_path / "few.csv").write_text(rows)
+    check_refused(call, tmp_path / "c", {"--labelled": tmp_path / "few.csv"}, message)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ({"data": "./nowhere"}, "no such file or folder: ./nowhere"),
+        ({"data": "toi"}, "unknown data set 'toi'"),
+        ({"--target": "nihgt"}, "unknown domain 'nihgt'; did you mean 'night'"),
+        ({"--sources": "day,nowhere"}, "unknown domain 'nowhere'"),
+        ({"--set": "task.kind=dg"}, "a comparison needs a uda task, not dg"),
+        ({"--set": "task.target=fog"}, "the target is 'night', and task.target is set to 'fog'"),
+    ],
+)
+def test_a_task_that_cannot_be_is_refused_once_and_before_training(words, message, toy, call, tmp_path):
+    check_refused(call, tmp_path / "c", dict(words), message)
 
 
 def test_the_command_prints_a_table_and_a_verdict_and_names_what_failed(compared, monkeypatch, capsys):
@@ -135,6 +196,7 @@ def test_the_command_prints_a_table_and_a_verdict_and_names_what_failed(compared
     printed = capsys.readouterr().out
     assert stopped.value.code == 0
     assert found.verdict in printed
+    assert "target night (its test labels were not used to choose)" in printed
     assert f"checkpoint: {out / 'chosen.ckpt'}" in printed
     assert f"report: {out / 'report.html'}" in printed
     page = (out / "report.html").read_text("utf-8")
@@ -144,6 +206,15 @@ def test_the_command_prints_a_table_and_a_verdict_and_names_what_failed(compared
         main()
     assert stopped.value.code == 0
     assert 'no report: a report needs plotly and jinja2: pip install "afield[report]"' in capsys.readouterr().out
+
+
+def test_the_command_says_that_two_methods_are_equally_good(toy, register, call, tmp_path):
+    for name in ("twin", "other-twin"):
+        register(name, type("Twin", (Baseline,), {}))
+    words = ["--methods", "twin,other-twin", "--steps", "2", "--out", tmp_path / "c", *SMALL_WORDS]
+    code, said, _ = call("compare", "toy", "--target", "night", *words)
+    assert code == 0
+    assert "twin and other-twin are equally good without labels; twin, named first, is taken" in said
 
 
 def test_one_method_is_not_a_comparison(tmp_path):

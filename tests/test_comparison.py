@@ -69,6 +69,19 @@ def test_a_verdict_names_its_method_and_n_and_says_where_n_is_too_small(verdict,
     assert str(verdict) == said
 
 
+@pytest.mark.parametrize(("seeds", "said"), [(3, "-0.5 over 3 pairs of runs, ahead in 1"), (1, "+1.0 over 1 pair of")])
+def test_of_one_target_the_gain_is_over_pairs_of_runs(tmp_path, seeds, said):
+    gains = [0.01, -0.005, -0.02][:seeds]
+    runs = [make_run("dann", "mm", seed, 0.6) for seed in range(seeds)]
+    runs += [make_run("far", "mm", seed, 0.6 + gain) for seed, gain in enumerate(gains)]
+    table = make_table([write_runs(tmp_path / "records.jsonl", *runs)])
+    remarks = remarks_on(table, [compare(table, "far", "dann")], test=True)
+    assert remarks[0].startswith(f"Run by run: `far` over `dann`: {said}")
+    assert "too few seeds with all targets in both" in remarks[0]
+    assert "p = " not in remarks[1]
+    assert CAVEAT not in remarks, "there is no p-value to explain"
+
+
 # Plans of several protocols
 
 

@@ -13,14 +13,15 @@ from safetensors import safe_open
 
 import afield
 from afield.app.export import network as exported_network
-from afield.app.export.network import ProbabilityNetwork, check_same, traced
-from afield.app.export.written import METADATA_FILE, Session, write_onnx, write_torch
+from afield.app.export.network import ProbabilityNetwork, check_same, refusal, traced
+from afield.app.export.written import METADATA_FILE, Session, write_onnx
 from afield.app.model import Model
 from afield.config.layers import resolve
 from afield.data import registry as data_registry
 from afield.data.domain import Split
 from afield.data.preprocessing import Preprocessing
 from afield.data.registry import register_data
+from afield.methods.baseline import Baseline
 from conftest import SMALL, toy_data
 from support.networks import FAMILIES
 
@@ -70,13 +71,16 @@ def channels_first(images):
     return np.ascontiguousarray(images.transpose(0, 3, 1, 2))
 
 
-def check_metadata(metadata, selector="last"):
+def check_metadata(metadata, selector="last", program=True):
     assert json.loads(metadata["classes"]) == ["across", "down", "square"]
     assert json.loads(metadata["sources"]) == ["day", "dusk", "fog"]
     expected = {"target": "night", "method": "far", "step": "6", "selector": selector}
     assert metadata.items() >= (expected | {"afield_version": afield.__version__}).items()
     assert json.loads(metadata["config"])["training"]["steps"] == 6
-    assert "uint8, N x 3 x 16 x 16" in metadata["input"] and "probabilities" in metadata["output"]
+    if program:
+        assert "uint8, N x 3 x 16 x 16" in metadata["input"] and "probabilities" in metadata["output"]
+    else:
+        assert not {"input", "output"} & set(metadata), "weights alone take no images"
 
 
 def test_an_onnx_file_says_what_the_model_says_of_batches_of_any_size(onnx, run, tmp_path, command):
@@ -89,6 +93,8 @@ def test_an_onnx_file_says_what_the_model_says_of_batches_of_any_size(onnx, run,
         np.testing.assert_allclose(session(channels_first(images)), model.predict_proba(images), atol=1e-5)
     read = onnx.load(file)
     check_metadata({entry.key: entry.value for entry in read.metadata_props})
+    for value in (*read.graph.input, *read.graph.output):
+        assert value.type.tensor_type.shape.dim[0].dim_param == "batch"
     assert not [tensor.name for tensor in read.graph.initializer if "expert" in tensor.name]
     assert str(HERE) not in str(read)
     assert [path.name for path in file.parent.iterdir()] == ["model.onnx"]
@@ -96,7 +102,7 @@ def test_an_onnx_file_says_what_the_model_says_of_batches_of_any_size(onnx, run,
 
 def test_a_torch_program_says_what_the_model_says(run, tmp_path, command):
     file = tmp_path / "model.pt2"
-    assert command(run / "source-val.ckpt", "--format", "torch", "--out", file)[0] == 0
+    assert command(run, "--selector", "source-val", "--format", "torch", "--out", file)[0] == 0
     extra = {METADATA_FILE: ""}
     program = torch.export.load(file, extra_files=extra).module()
     images = pictures(4)
@@ -112,7 +118,7 @@ def test_safetensors_hold_the_weights_that_inference_needs(run, tmp_path, comman
     assert (code, "without what only training needs" in said) == (0, True)
     weights = afield.load(run).method.state_dict()
     with safe_open(file, framework="pt") as opened:
-        check_metadata(opened.metadata())
+        check_metadata(opened.metadata(), program=False)
         assert set(opened.keys()) == set(weights)
         assert not any(name.startswith(("experts", "alignment")) for name in weights)
         assert all(torch.equal(opened.get_tensor(name), value) for name, value in weights.items())
@@ -196,6 +202,8 @@ def test_a_file_that_differs_from_torch_is_not_left_behind(run, tmp_path, comman
         (["--format", "torch", "--int8", "--out", "m.pt2"], "int8 is for format onnx"),
         (["--format", "torch", "--data", "digits", "--out", "m.pt2"], "data is for int8"),
         (["--format", "torch", "--out", "runs.pt2"], "no checkpoint at nowhere"),
+        (["--selector", "entropy", "--format", "torch", "--out", "m.pt2"], "nowhere is not a folder"),
+        (["--selector", "oracle", "--format", "torch", "--out", "m.pt2"], "oracle"),
     ],
 )
 def test_what_cannot_be_is_one_line(words, message, command, tmp_path, monkeypatch):
@@ -212,14 +220,54 @@ def test_a_missing_extra_is_one_line_with_the_command_that_installs_it(run, tmp_
     assert (code, error) == (2, 'afield: format onnx needs the package onnx: pip install "afield[export]"\n')
 
 
-def test_a_method_that_cannot_be_exported_is_one_line(register, tmp_path):
-    class Branching(afield.Method):
+def exported_selector(command, checkpoint, file):
+    """What the metadata of its weights says of how a checkpoint was chosen."""
+    assert command(checkpoint, "--format", "safetensors", "--out", file)[0] == 0
+    with safe_open(file, framework="pt") as opened:
+        return opened.metadata()["selector"]
+
+
+def test_the_end_of_a_run_that_stopped_early_is_its_last_checkpoint(run, tmp_path, command):
+    folder, file = tmp_path / "early", tmp_path / "model.safetensors"
+    early = {
+        "training.patience": 1,
+        "training.stop_by": "source-val",
+        "training.evaluate_every": 1,
+        "training.lr": 1e-9,
+    }
+    ended = afield.train(
+        DATA, target="night", method="baseline", steps=40, out=folder, settings=SMALL | early, progress=False
+    )
+    assert ended.step < 40
+    assert exported_selector(command, folder, file) == "last"
+    taken_out = (folder / "last.ckpt").rename(tmp_path / "taken-out.ckpt")
+    assert exported_selector(command, taken_out, file) == "unknown: the run's records are not beside it"
+    taken_out.rename(folder / "last.ckpt")
+    records = (folder / "records.jsonl").read_text().splitlines(keepends=True)
+    (folder / "records.jsonl").write_text("".join(line for line in records if '"event": "end"' not in line))
+    assert exported_selector(command, folder, file) == "none: training had not ended"
+
+
+@pytest.mark.parametrize("form", [("torch", "model.pt2"), ("onnx", "model.onnx")])
+def test_a_method_that_cannot_be_exported_is_one_line_and_no_file(run, register, tmp_path, command, form):
+    class Branching(Baseline):
         def scores_of(self, F):
             return super().scores_of(F if F.sum() > 0 else -F)
 
+    kind, name = form
+    if kind == "onnx":
+        pytest.importorskip("onnxscript")
     register("branching", Branching)
-    with pytest.raises(
-        afield.AfieldError, match=r"method 'branching' on backbone 'digit' cannot be exported: "
-    ) as error:
-        write_torch(ProbabilityNetwork(model_of("branching")).eval(), tmp_path / "m.pt2", {})
-    assert "\n" not in str(error.value)
+    folder = tmp_path / "run"
+    afield.train(DATA, target="night", method="branching", steps=1, out=folder, settings=SMALL, progress=False)
+    code, said, error = command(folder, "--format", kind, "--out", tmp_path / "out" / name)
+    assert (code, said, error.count("\n")) == (2, "", 1), error
+    assert error.startswith("afield: method 'branching' on backbone 'digit' cannot be exported: Could not guard on")
+    assert not list(tmp_path.rglob(name))
+
+
+def test_the_reason_leaves_torchs_advice_out():
+    said = 'Constraints violated (batch)! For more information, run with TORCH_LOGS="+dynamic".\n  - more'
+    error = refusal(model_of("baseline"), ValueError(said))
+    assert str(error).endswith("cannot be exported: Constraints violated (batch)!")
+    assert str(refusal(model_of("baseline"), ValueError("Run with TORCH_LOGS=all"))).endswith("exported: ValueError")

@@ -79,6 +79,32 @@ def test_a_page_shows_the_selectors_choices_and_the_resolved_config(both, runs):
         assert {"data", "layout"} <= json.loads(chart).keys()
 
 
+def test_only_selectors_that_choose_are_explained(runs, both, tmp_path):
+    assert "<b>ensemble</b>, the evaluation with" in both
+    older = shutil.copytree(runs / "baseline", tmp_path / "older")
+    records = [json.loads(line) for line in (older / "records.jsonl").read_text("utf-8").splitlines()]
+    for record in records:
+        record.pop("unlabelled", None)
+    (older / "records.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records), "utf-8")
+    (older / "last.ckpt").unlink()
+    page = written(older, out=tmp_path / "page.html")
+    assert re.findall(r"<b>([\w-]+)</b>, the ", without_script(page)) == ["last", "source-val"]
+    assert "labels were not used in training.</p>" in page
+
+
+def test_the_glossary_shows_commands_as_code_and_only_long_tables_are_cut(both):
+    assert "<code>afield methods</code>" in both
+    assert "<dt>losses of FAR</dt>" in both
+    compared = both[both.index('id="compared"') :]
+    assert compared.index('<div class="wide"><table') < compared.index('class="wide long"')
+
+
+def test_a_quote_in_a_name_stays_one_on_a_chart():
+    from afield.analysis.charts import text
+
+    assert text('6" & <b>') == '6" &amp; &lt;b&gt;'
+
+
 def test_a_run_that_was_cut_is_shown_as_far_as_it_came(train_toy, tmp_path):
     with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
         kill_before_step(patch, 7)
@@ -102,6 +128,7 @@ def test_without_target_labels_the_page_says_what_is_unknown(unlabelled, tmp_pat
     page = written(unlabelled / "run", out=tmp_path / "page.html")
     assert "Domain camera3 has no labels" in page
     assert "Target camera3 has no labels, so that its accuracy is unknown" in page
+    assert "labels were not used in training.</p>" not in page, "there are none"
     assert "class unknown" in page
     assert {"run-1-classes", "run-1-tsne", "run-1-unsure"} <= headings(page)
 

@@ -97,8 +97,10 @@ def read_text(path: Path, what: str, most_bytes: int | None = None) -> str:
         if most_bytes is not None and (size := path.stat().st_size) > most_bytes:
             raise AfieldError(f"cannot read {what} {path}: it has {size:,} bytes, and at most {most_bytes:,} are read")
         return path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise AfieldError(f"cannot read {what} {path}: {getattr(error, 'strerror', None) or error}") from error
+    except UnicodeDecodeError as error:
+        raise AfieldError(f"cannot read {what} {path}: it is not a text file in UTF-8") from error
+    except OSError as error:
+        raise AfieldError(f"cannot read {what} {path}: {error.strerror or error}") from error
 
 
 def is_safetensors(start: bytes) -> bool:

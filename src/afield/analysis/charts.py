@@ -12,6 +12,10 @@ from afield.analysis.bands import Band
 from afield.analysis.history import Curve, History
 from afield.analysis.palette import DASHES, colour, of_round
 
+HEIGHT = 360
+TOP, LABEL, MOST_LEVELS = 40, 13, 4
+"""Above a chart, in pixels: the space for its buttons and one label, and for each further label; at most so many."""
+
 
 @dataclass(frozen=True)
 class Chart:
@@ -20,10 +24,10 @@ class Chart:
     figure: go.Figure
     label: str
     """What it shows, for those who cannot see it."""
-    height: int = 360
+    height: int = HEIGHT
     narrow: dict[str, Any] = field(default_factory=dict)
     """What of its layout is different on a narrow screen."""
-    narrow_height: int = 360
+    narrow_height: int = HEIGHT
     switch: dict[str, list[bool]] = field(default_factory=dict)
     """By the name of a choice, which traces it shows."""
     choice: str = ""
@@ -41,7 +45,7 @@ class Chart:
 
 def text(name: str) -> str:
     """A name as Plotly shows it: it would take some signs for markup."""
-    return escape(name)
+    return escape(name, quote=False)  # Plotly would show the code of a quote, and has no attribute to end
 
 
 def accuracy_chart(history: History) -> Chart:
@@ -52,9 +56,9 @@ def accuracy_chart(history: History) -> Chart:
             is_target = domain == history.target
             name = f"{text(domain)} (target)" if is_target else text(domain)
             figure.add_trace(_line(history.steps, _percent(curve), name, number, width=3.5 if is_target else 1.8))
-    _mark_choices(figure, history)
+    tall = HEIGHT + _mark_choices(figure, history)
     label_axes(figure, "step", "accuracy, %")
-    return Chart(figure, "accuracy of each domain over the steps of training")
+    return Chart(figure, "accuracy of each domain over the steps of training", tall, narrow_height=tall)
 
 
 def loss_chart(history: History) -> Chart:
@@ -62,13 +66,13 @@ def loss_chart(history: History) -> Chart:
     figure = go.Figure()
     for number, (name, curve) in enumerate(history.losses.items()):
         figure.add_trace(_line(history.steps, curve, text(name), number))
-    _mark_choices(figure, history)
+    tall = HEIGHT + _mark_choices(figure, history)
     values = [value for curve in history.losses.values() for value in curve if value is not None]
     positive = bool(values) and min(values) > 0
     label_axes(figure, "step", "loss (logarithmic)" if positive else "loss")
     if positive:
         figure.update_yaxes(type="log", dtick=1)
-    return Chart(figure, "losses over the steps of training")
+    return Chart(figure, "losses over the steps of training", tall, narrow_height=tall)
 
 
 def gate_chart(history: History) -> Chart:
@@ -79,7 +83,7 @@ def gate_chart(history: History) -> Chart:
             trace = _line(history.steps, curve, f"{text(domain)}: {text(gate)}", number)
             trace.line.dash = DASHES[kind % len(DASHES)]
             figure.add_trace(trace)
-    label_axes(figure, "step", "share let through")
+    label_axes(figure, "step", "size in relation to F or R")
     figure.update_yaxes(rangemode="tozero")
     return Chart(figure, "what the gates let through over the steps of training", narrow_height=440)
 
@@ -122,17 +126,21 @@ def _percent(curve: Curve) -> Curve:
     return [None if value is None else round(100 * value, 3) for value in curve]
 
 
-def _mark_choices(figure: go.Figure, history: History) -> None:
-    """A line where each selector chooses; selectors that choose the same evaluation share it."""
-    at: dict[int, list[str]] = {}
-    for selector, place in history.chosen.items():
-        at.setdefault(history.steps[place], []).append(selector)
-    for step, selectors in at.items():
-        last = step == history.steps[-1]
+def _mark_choices(figure: go.Figure, history: History) -> int:
+    """A line where each selector chooses; selectors that choose the same evaluation share it.
+
+    Labels of lines beside each other have different heights, or they would overlap; the last is the lowest, as the
+    chart's buttons are above it. Returns the pixels that this takes.
+    """
+    for index, (place, selectors) in enumerate(reversed(history.marks.items())):
         figure.add_vline(
-            x=step, line={"dash": "dot", "width": 1.5}, annotation_text=", ".join(selectors),
-            annotation_position="top left" if last else "top right", annotation_yanchor="bottom",
+            x=history.steps[place], line={"dash": "dot", "width": 1.5}, annotation_text=selectors,
+            annotation_position="top left" if history.is_late(place) else "top right", annotation_yanchor="bottom",
+            annotation_yshift=LABEL * (index % MOST_LEVELS),
         )  # fmt: skip
+    stacked = LABEL * (min(len(history.marks), MOST_LEVELS) - 1)
+    figure.update_layout(margin={"t": TOP + stacked})
+    return stacked
 
 
 def label_axes(figure: go.Figure, x: str, y: str) -> None:

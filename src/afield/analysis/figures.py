@@ -78,24 +78,17 @@ def _one_run(history: History) -> Figure:
         losses.yaxis.set_minor_formatter(NullFormatter())
     _label(accuracy, "step", "accuracy (%)")
     _label(losses, "step", "loss")
-    for place, selectors in _choices(history).items():
+    for index, (place, selectors) in enumerate(history.marks.items()):
         for each in (accuracy, losses):
             each.axvline(history.steps[place], color="0.4", linestyle=":", linewidth=0.8)
+        height = 0.06 * (index % 5)  # labels of lines beside each other would overlap
         accuracy.annotate(
-            f"{selectors} ", (history.steps[place], 0), xycoords=("data", "axes fraction"), ha="right", va="bottom",
-            fontsize=6, color="0.35",
+            f" {selectors} ", (history.steps[place], height), xycoords=("data", "axes fraction"),
+            ha="right" if history.is_late(place) else "left", va="bottom", fontsize=6, color="0.35",
         )  # fmt: skip
     for each in (accuracy, losses):
         each.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=3)
     return figure
-
-
-def _choices(history: History) -> dict[int, str]:
-    """The evaluations that selectors choose, with the selectors' names."""
-    chosen: dict[int, list[str]] = {}
-    for selector, place in history.chosen.items():
-        chosen.setdefault(place, []).append(selector)
-    return {place: ", ".join(selectors) for place, selectors in chosen.items()}
 
 
 @rc_context(STYLE)

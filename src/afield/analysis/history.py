@@ -5,10 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from afield.config.selectors import LABEL_FREE
 from afield.errors import AfieldError
 from afield.results.records import Record, end_of, evaluations
 from afield.results.selection import has_scores, select, source_score
 
+MOST_NAMES = 3
+"""Where all of more selectors than these choose one evaluation, a chart has no room for their names."""
 Curve = list[float | None]
 """One value per evaluation; None where there is none."""
 State = Literal["ended", "going", "cut"]
@@ -68,6 +71,20 @@ class History:
         return self.accuracy.get(self.target, nothing) if self.target else nothing
 
     @property
+    def marks(self) -> dict[int, str]:
+        """The evaluations that selectors choose, in order, each with the names of those that choose it."""
+        by_place: dict[int, list[str]] = {}
+        for selector, place in self.chosen.items():
+            by_place.setdefault(place, []).append(selector)
+        if len(by_place) == 1 and len(self.chosen) > MOST_NAMES:
+            return dict.fromkeys(by_place, "all selectors")
+        return {place: ", ".join(by_place[place]) for place in sorted(by_place)}
+
+    def is_late(self, place: int) -> bool:
+        """Whether an evaluation is in the second half of a chart's width, so that a label has more room on its left."""
+        return 2 * self.steps[place] >= self.steps[0] + self.steps[-1]
+
+    @property
     def condition(self) -> str:
         """The run's state in words."""
         if self.state == "ended":
@@ -98,8 +115,8 @@ def _history_of(records: Sequence[Record], name: str, going: bool) -> History:
     results = [{**each["sources"], **each["target"]} for each in done]
     domains = list(dict.fromkeys(domain for each in results for domain in each))
     end = end_of(records)
-    kept = dict.fromkeys(("last", "source-val", *header["config"]["training"].get("keep", ())))
-    selectors = [name for name in kept if done and all(has_scores(each, name) for each in done)]
+    known = dict.fromkeys((*LABEL_FREE, *header["config"]["training"].get("keep", ())))
+    selectors = [name for name in known if done and all(has_scores(each, name) for each in done)]
     made = History(
         name=str(header.get("label", name)),
         config=header["config"],

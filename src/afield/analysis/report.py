@@ -1,12 +1,13 @@
 """A report: one HTML page that needs nothing but itself."""
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tomli_w
 
@@ -35,6 +36,9 @@ from afield.results.rows import Table
 from afield.results.show import title
 from afield.results.summary import percent
 
+if TYPE_CHECKING:
+    from markupsafe import Markup
+
 COMPARED = ("last", "source-val")
 """The selectors that every run has: those of tables of several runs."""
 MOST_IN_MATRIX = 40
@@ -60,7 +64,7 @@ def write_report(studies: Sequence[Study], benchmarks: Sequence[Benchmark], out:
     environment = Environment(
         loader=PackageLoader("afield.analysis", "page"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
-    environment.filters |= {"percent": percent, "short": short}
+    environment.filters |= {"percent": percent, "short": short, "with_code": with_code}
     environment.globals |= {"number": count(1).__next__}
     page = environment.get_template("page.html").render(
         runs=[run_section(study, number) for number, study in enumerate(studies, start=1)],
@@ -74,6 +78,13 @@ def write_report(studies: Sequence[Study], benchmarks: Sequence[Benchmark], out:
     )
     out.parent.mkdir(parents=True, exist_ok=True)
     write_whole(out, page)
+
+
+def with_code(text: str) -> "Markup":
+    """Text as HTML; what stands between backticks, as in Markdown, is code."""
+    from markupsafe import Markup, escape
+
+    return Markup(re.sub(r"`([^`]*)`", r"<code>\1</code>", str(escape(text))))
 
 
 def run_section(study: Study, number: int) -> dict[str, Any]:

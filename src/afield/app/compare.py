@@ -9,15 +9,18 @@ from typing import Any
 import torch
 from rich.table import Table
 
-from afield.app.asked import asked_layers, check_early
+from afield.app.asked import asked_layers, check_early, data_options
 from afield.app.model import load
 from afield.app.show import empty_table
 from afield.app.side_by_side import Calls, train_side_by_side
 from afield.app.train import train
 from afield.config.catalogue import canonical_name
-from afield.config.data import OWN_PRESETS
+from afield.config.data import OWN_PRESETS, TaskOptions
 from afield.data.domain import DomainSet
+from afield.data.open import open_data
+from afield.data.pixels import read_square
 from afield.data.registry import builders, load_data
+from afield.data.task import check_task
 from afield.errors import AfieldError, printable, unknown
 from afield.files import check_regular, link, write_whole
 from afield.methods.registry import AnyMethod, name_of
@@ -29,6 +32,8 @@ from afield.training.devices import best_device
 from afield.training.progress import Display
 
 CHOSEN, VALUES = "chosen.ckpt", "comparison.json"
+SIDE_TO_READ = 32
+"""At which a labelled image is read to see whether it can be: the size that a run gives it is not known yet."""
 
 
 def compare(
@@ -57,7 +62,12 @@ def compare(
     images = read_labelled(labelled) if labelled else {}
     task = {"data": data.name if isinstance(data, DomainSet) else str(data), "target": target, "task": "uda"}
     for name in names:  # all are checked before the first trains
-        check_early(asked_layers(None, settings, method=name, **task, **asked), [])
+        layers = asked_layers(None, settings, method=name, **task, **asked)
+        config = check_early(layers, [])
+        check_compared(config.task, target)
+    domains = data if isinstance(data, DomainSet) else open_data(data_options(*layers))
+    check_task(domains, "uda", target, config.task.sources)
+    check_labels(images, domains.classes)
     display, count = Display(progress), workers or usual_workers(asked.get("device"))
     if count > 1 and isinstance(data, str) and data in builders() and data not in OWN_PRESETS:
         data = load_data(data)  # registered in this process, so that others could not open it by its name
@@ -75,6 +85,21 @@ def compare(
     link(runs[found.order[0]].checkpoint, out / CHOSEN)
     write_whole(out / VALUES, json.dumps(found.as_values() | {"failures": failures}, indent=2) + "\n")
     return found, failures
+
+
+def check_compared(task: TaskOptions, target: str) -> None:
+    """Raise unless the settings leave a task whose target images can be looked at, and the target that was named."""
+    if task.kind != "uda":
+        raise AfieldError(f"a comparison needs a uda task, not {task.kind}: it chooses by images of the target")
+    if task.target != target:
+        raise AfieldError(f"the target is '{target}', and task.target is set to '{task.target}'; name one")
+
+
+def check_labels(images: dict[Path, str], classes: Sequence[str]) -> None:
+    """Raise unless all labels are classes of the data."""
+    strange = [label for label in images.values() if label not in classes]
+    if strange:
+        raise unknown("class", strange[0], classes)
 
 
 def usual_workers(device: str | None) -> int:
@@ -103,7 +128,10 @@ def _train_in_turn(calls: Calls, progress: bool, say: Callable[[str], None]) -> 
 
 
 def read_labelled(file: Path) -> dict[Path, str]:
-    """Images and their classes from a CSV file with the columns path and label; paths are relative to the file."""
+    """Images and their classes from a CSV file with the columns path and label; paths are relative to the file.
+
+    Every image is looked at: one that cannot be read is found now, and not after hours of training.
+    """
     check_regular(file)
     try:
         with file.open(newline="", encoding="utf-8-sig") as lines:
@@ -112,27 +140,29 @@ def read_labelled(file: Path) -> dict[Path, str]:
         raise AfieldError(f"cannot read {file}: {getattr(error, 'strerror', None) or error}") from error
     if not rows or not all(row.get("path") and row.get("label") for row in rows):
         raise AfieldError(f"{file} is not a table of labelled images: each row has a path and a label")
-    images = {file.parent / row["path"].strip(): row["label"].strip() for row in rows}
-    missing = [path for path in images if not path.is_file()]
-    if missing:
-        raise AfieldError(f"{file} names a file that cannot be found: {missing[0]}")
+    images: dict[Path, str] = {}
+    for row in rows:
+        path, label = file.parent / row["path"].strip(), row["label"].strip()
+        if not path.is_file():
+            raise AfieldError(f"{file} names a file that cannot be found: {path}")
+        before = images.setdefault(path.resolve(), label)  # one image may be spelled in two ways
+        if before != label:
+            raise AfieldError(f"{file} labels {path} twice, as '{before}' and as '{label}'")
+    for path in images:
+        read_square(path, SIDE_TO_READ, "squash")
     return images
 
 
 def count_right(checkpoint: Path, images: dict[Path, str]) -> int:
     """How many of these images a checkpoint classifies as they are labelled."""
-    model = load(checkpoint).to(best_device())
-    strange = [label for label in images.values() if label not in model.classes]
-    if strange:
-        raise unknown("class", strange[0], model.classes)
-    said = model.predict(list(images))
+    said = load(checkpoint).to(best_device()).predict(list(images))
     return sum(one == other for one, other in zip(said, images.values(), strict=True))
 
 
 def ranking_table(found: Ranking, target: str) -> Table:
     """One row per run, the best first: its place by each selector, 1 for the best."""
     few = [f"right of {found.labelled}"] if found.right is not None else []
-    title = f"target {target} (its test labels were not used)"
+    title = f"target {target} (its test labels were not used to choose)"
     table = empty_table(title, ["method"], [*few, "mean place", *found.places, "target accuracy"])
     for name in found.order:
         cells = [str(found.right[name])] if found.right is not None else []

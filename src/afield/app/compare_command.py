@@ -75,7 +75,8 @@ def compare(
         print(json.dumps(found.as_values() | {"failures": failures}))
     else:
         wide_screen().print(ranking_table(found, target))
-        out.print(found.verdict)
+        for line in filter(None, (found.verdict, found.tie)):
+            out.print(line)
         out.print(f"checkpoint: {folder / CHOSEN} (that of {found.runs[found.order[0]].folder})")
         out.print(page)
     for name, reason in failures.items():

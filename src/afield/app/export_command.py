@@ -7,7 +7,7 @@ import typer
 
 from afield.app.completion import data_names, one_of
 from afield.app.export.formats import SUFFIXES
-from afield.app.options import CheckpointFile, MethodAgain, name_of_method
+from afield.app.options import CheckpointFile, ChosenBy, MethodAgain, name_of_method
 
 if TYPE_CHECKING:
     from afield.app.export.int8 import Compared
@@ -32,6 +32,7 @@ def export(
         str | None,
         typer.Option(help="Images for --int8; default: the data it was trained on.", autocompletion=data_names),
     ] = None,
+    selector: ChosenBy = None,
     method: MethodAgain = None,
 ) -> None:
     """Write a model as a file for other programs: uint8 images N x 3 x H x W in, class probabilities out."""
@@ -41,7 +42,7 @@ def export(
     method = name_of_method(method)
     from afield.app.export.run import export_run
 
-    made = export_run(checkpoint, kind, file, int8=int8, data=data, method=method)
+    made = export_run(checkpoint, kind, file, int8=int8, data=data, selector=selector, method=method)
     size, classes = made.model.preprocessing.image_size, len(made.model.classes)
     if kind == "safetensors":
         print(f"{file}: the weights of '{made.model.config.method_name}', without what only training needs")

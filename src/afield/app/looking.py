@@ -1,7 +1,7 @@
 """From the runs a user names to what the analysis looks at: records, and networks with their images."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,14 +33,25 @@ class DataMissingError(AfieldError):
     """The images a run was trained on are not there, or are others."""
 
 
-def read_named(paths: Sequence[Path]) -> list[Named]:
-    """What the paths stand for; runs whose folders share a name are told apart by their paths."""
+def read_named(paths: Sequence[Path], *, labels_shared: bool = False) -> list[Named]:
+    """What the paths stand for; runs that share a name, as seeds of one label do, get their folders' names or paths.
+
+    With `labels_shared` a label stays with all runs that a benchmark gave it: a curve may be the mean of its seeds.
+    """
     found = [_read(path) for path in paths]
-    names = Counter(named.path.resolve().name for named in found)
+    for name_of in (_name, str):
+        found = _renamed(found, name_of, labels_shared)
+    return found
+
+
+def _renamed(found: list[Named], name_of: Callable[[Path], str], labels_shared: bool) -> list[Named]:
+    """The same with other names for the runs that share theirs; what is kept by name would lose all but one of them."""
+    named_alone = [named for named in found if not (labels_shared and "label" in named.histories[0].header)]
+    names = Counter(named.histories[0].name for named in named_alone if not named.benchmark)
     return [
         named
-        if named.benchmark or names[named.path.resolve().name] < 2
-        else replace(named, histories=[replace(history, name=str(named.path)) for history in named.histories])
+        if named.benchmark or names[named.histories[0].name] < 2
+        else replace(named, histories=[replace(history, name=name_of(named.path)) for history in named.histories])
         for named in found
     ]
 
@@ -60,7 +71,9 @@ def _read(path: Path) -> Named:
     going = is_going(folder.path)  # before its records are read: it may end in between
     records = read_records(folder.records)
     if not records:
-        raise AfieldError(f"{folder.records} is empty: the run has not begun")
+        begun = folder.records.stat().st_size > 0  # a kill has cut its first line
+        why = "holds no complete record" if begun else "is empty: the run has not begun"
+        raise AfieldError(f"{folder.records} {why}")
     history = history_of(records, _name(path), going=going, where=folder.records)
     return Named(path, [history], given or (folder.last if folder.last.is_file() else None))
 

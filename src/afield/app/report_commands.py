@@ -77,7 +77,7 @@ def figure(
     name_of_method(method)  # which makes it known
     from afield.app.looking import read_named
 
-    named = read_named(runs)
+    named = read_named(runs, labels_shared=kind == "curves")
     if kind != "curves":
         lacking = [each.path for each in named if each.checkpoint is None]
         if lacking:

@@ -52,13 +52,26 @@ class Comparison:
     """The gain of each run over the other row's run with the same protocol, target and seed."""
 
     def __str__(self) -> str:
-        """The mean gain of the average with its standard error over seeds."""
-        gains = list(self.by_seed.values())
-        if len(gains) < 2:
-            return f"`{self.first}` over `{self.second}`: too few seeds with all targets in both"
-        error, ahead = stdev(gains) / len(gains) ** 0.5, sum(gain > 0 for gain in gains)
-        result = f"{fmean(gains):+.1f} ± {error:.1f} (standard error), ahead in {ahead} of {len(gains)}"
+        """The mean gain of the average with its standard error over seeds; of too few seeds that over runs."""
+        result = self._over_seeds() if self.has_seeds else self._over_pairs()
         return f"`{self.first}` over `{self.second}`: {result}"
+
+    @property
+    def has_seeds(self) -> bool:
+        """Whether the average has a spread over seeds."""
+        return len(self.by_seed) > 1
+
+    def _over_seeds(self) -> str:
+        gains = list(self.by_seed.values())
+        error, ahead = stdev(gains) / len(gains) ** 0.5, sum(gain > 0 for gain in gains)
+        return f"{fmean(gains):+.1f} ± {error:.1f} (standard error), ahead in {ahead} of {len(gains)}"
+
+    def _over_pairs(self) -> str:
+        gains, why = list(self.by_pair.values()), "too few seeds with all targets in both"
+        if not gains:
+            return why
+        pairs, ahead = "pair" if len(gains) == 1 else "pairs", sum(gain > 0 for gain in gains)
+        return f"{fmean(gains):+.1f} over {len(gains)} {pairs} of runs, ahead in {ahead} ({why})"
 
     def tested(self) -> tuple[Verdict, Verdict]:
         """Whether the gain could be chance: over seeds, and over pairs of runs."""
@@ -120,10 +133,13 @@ def remarks_on(table: Table, comparisons: list[Comparison], test: bool) -> list[
     of_columns = any(row.parts for row in table.rows)
     how = "On the average of the columns that both rows have, seed by seed" if of_columns else "Seed by seed"
     how = "On the average, seed by seed" if table.averaged else how
+    if any(one.by_pair for one in comparisons) and not any(one.has_seeds for one in comparisons):
+        how = "Run by run"
     said = [f"{how}: {'; '.join(map(str, comparisons))}."]
     if test:
         said += [f"`{one.first}` against `{one.second}`: {'; '.join(map(str, one.tested()))}." for one in comparisons]
-        said.append(CAVEAT)
+        if any(verdict.p is not None for one in comparisons for verdict in one.tested()):
+            said.append(CAVEAT)
     return said
 
 

@@ -54,14 +54,40 @@ class Ranking:
         return 12 * spread / (selectors**2 * (count**3 - count))
 
     @property
+    def best_places(self) -> list[str]:
+        """The runs with the best mean place, in the order in which they were named: more than one if they are equal."""
+        best = min(self.mean_places.values())
+        return [name for name, mean in self.mean_places.items() if mean == best]
+
+    @property
+    def tie(self) -> str:
+        """Which runs are as good as the first, and why it is the first nevertheless; empty if none is."""
+        first, mean = self.order[0], self.mean_places
+        if self.right is None:
+            if len(self.best_places) == 1:
+                return ""
+            return f"{listed(self.best_places)} are equally good without labels; {first}, named first, is taken"
+        equal = [name for name in self.order if self.right[name] == self.right[first]]
+        if len(equal) == 1:
+            return ""
+        alike = [name for name in equal if mean[name] == mean[first]]
+        if len(alike) == 1:
+            return f"{listed(equal)} have equally many labelled images right; {first}, of the best mean place, is taken"
+        both = "have equally many labelled images right and the same mean place"
+        return f"{listed(alike)} {both}; {first}, named first, is taken"
+
+    @property
     def verdict(self) -> str:
         """Which run is first, by what, and how sure that is."""
         first, count = self.order[0], len(SCORES)
-        blind = min(self.mean_places, key=lambda name: self.mean_places[name])
-        agreed = f"their agreement is {self.agreement:.2f} (Kendall's W: 1 if all rank alike, 0 if ranks cancel out)"
+        agreed = (
+            f"the selectors' agreement is {self.agreement:.2f} "
+            "(Kendall's W: 1 if all rank alike, 0 if ranks cancel out)"
+        )
         if self.right is None:
             return f"{first} is chosen without labels: {len(self.firsts)} of {count} selectors put it first; {agreed}"
-        by = f"{self.labelled} labelled images of the target, used for nothing but choosing"
+        blind = listed(self.best_places, "or")
+        by = f"{self.labelled} labelled image{'s' * (self.labelled != 1)} of the target, used for nothing but choosing"
         return f"{first} is chosen by {by}: {self.right[first]} right; without labels it would be {blind}; {agreed}"
 
     def as_values(self) -> dict[str, Any]:
@@ -79,3 +105,12 @@ class Ranking:
         ]
         labels = {"labelled_images": self.labelled} if self.right is not None else {}
         return {"chosen": self.order[0], "agreement": self.agreement, "firsts": self.firsts, **labels, "rows": rows}
+
+
+def listed(names: list[str], word: str = "and") -> str:
+    """Names in a sentence.
+
+    >>> listed(["dann", "far", "mcd"])
+    'dann, far and mcd'
+    """
+    return f" {word} ".join([*([", ".join(names[:-1])] if names[1:] else []), names[-1]])

@@ -1,7 +1,11 @@
 """What is exported: from the pixels of square images to class probabilities, and what is said about it."""
 
+import io
 import json
-from collections.abc import Callable
+import logging
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import asdict
 from pathlib import Path
 
@@ -13,15 +17,20 @@ from torch.export import Dim, ExportedProgram
 from torch.fx import GraphModule
 
 from afield import __version__
+from afield.app.export.formats import Format
 from afield.app.model import Model
 from afield.config.selectors import LABEL_FREE
 from afield.errors import AfieldError
 from afield.networks import as_convolutions
+from afield.results.folder import RunFolder
+from afield.results.records import end_of, read_records
 
 INPUT, OUTPUT = "images", "probabilities"
 BATCHES = (1, 2, 5)
 MOST_DIFFERENCE = 1e-4
 """In probability, between torch and what reads the file."""
+ADVICE = re.compile(r"\s*[^.!?;]*\bTORCH(_LOGS|DYNAMO)\w*.*")
+"""How torch tells its developers to learn more: a sentence with its environment variables, and what follows."""
 
 Pixels = NDArray[np.uint8]
 Probabilities = NDArray[np.float32]
@@ -44,13 +53,19 @@ class ProbabilityNetwork(nn.Module):
         return scores.softmax(dim=1)
 
 
-def described(model: Model, file: Path) -> dict[str, str]:
-    """What a file's reader should know: what goes in, what comes out, and where the model comes from."""
+def described(model: Model, file: Path, kind: Format) -> dict[str, str]:
+    """What a file's reader should know: what goes in, what comes out, and where the model comes from.
+
+    Weights alone are no program, so that nothing is said of what goes into it.
+    """
     size, config = model.preprocessing.image_size, model.config
-    return {
-        "classes": json.dumps(model.classes),
+    program = {
         "input": f"{INPUT}: uint8, N x 3 x {size} x {size}, RGB, 0 to 255; normalisation is inside",
         "output": f"{OUTPUT}: float32, N x {len(model.classes)}, in the order of classes",
+    }
+    return {
+        "classes": json.dumps(model.classes),
+        **({} if kind == "safetensors" else program),
         "preprocessing": json.dumps(asdict(model.preprocessing)),
         "afield_version": __version__,
         "method": config.method_name,
@@ -64,10 +79,17 @@ def described(model: Model, file: Path) -> dict[str, str]:
 
 
 def _selector(file: Path, model: Model) -> str:
-    """How the checkpoint was chosen among those of its run, as far as its name and step tell."""
+    """How the checkpoint was chosen among those of its run, as far as its name, its step and the run's records tell."""
     if file.stem in LABEL_FREE and file.stem != "last":
         return file.stem
-    return "last" if model.step == model.config.training.steps else "none: training had not ended"
+    if model.step == model.config.training.steps:
+        return "last"
+    try:
+        end = end_of(read_records(RunFolder(file.parent).records))
+    except AfieldError:  # a checkpoint that was taken out of its run's folder
+        return "unknown: the run's records are not beside it"
+    # With patience a run may end before all its steps.
+    return "last" if end and end["step"] == model.step else "none: training had not ended"
 
 
 def traced(network: ProbabilityNetwork) -> ExportedProgram:
@@ -75,7 +97,7 @@ def traced(network: ProbabilityNetwork) -> ExportedProgram:
     model = network.model
     example = torch.from_numpy(noise(2, model.preprocessing.image_size))
     try:
-        with torch.no_grad():
+        with torch.no_grad(), silent():
             program = torch.export.export(network, (example,), dynamic_shapes=({0: Dim("batch")},))
     except Exception as error:  # whatever a method's own code, or a backbone's, makes of being followed
         raise refusal(model, error) from error
@@ -87,9 +109,22 @@ def traced(network: ProbabilityNetwork) -> ExportedProgram:
 
 def refusal(model: Model, error: Exception) -> AfieldError:
     """The error for a method that cannot be exported."""
-    reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+    first = next(iter(str(error).strip().splitlines()), "")
+    reason = ADVICE.sub("", first)[:200] or type(error).__name__
     names = f"method '{model.config.method_name}' on backbone '{model.config.network.backbone}'"
     return AfieldError(f"{names} cannot be exported: {reason}")
+
+
+@contextmanager
+def silent() -> Iterator[None]:
+    """Without torch's remarks on its own working, such as a whole graph that it could not complete."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)  # of all loggers, because each of torch's modules has its own, with its own level
+    try:
+        with redirect_stderr(io.StringIO()):  # where the graph is printed
+            yield
+    finally:
+        logging.disable(before)
 
 
 def noise(count: int, size: int) -> Pixels:

@@ -1,5 +1,6 @@
 """From a run or a checkpoint to an exported file."""
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,14 +38,17 @@ def export_run(
     *,
     int8: bool = False,
     data: str | None = None,
+    selector: str | None = None,
     method: AnyMethod | None = None,
 ) -> Exported:
     """Write the model of a run's folder or of a checkpoint, compared with torch before the file is there.
 
+    Of a folder it is the last checkpoint or, with a `selector`, the one that it chose.
     `int8` takes images to calibrate by from the data that the run was trained on, or from `data`.
     """
-    model, checkpoint = load(run, method=method), find_checkpoint(run)
-    network, metadata = ProbabilityNetwork(model).eval(), described(model, checkpoint)
+    checkpoint = find_checkpoint(run, selector)
+    model = load(checkpoint, method=method)
+    network, metadata = ProbabilityNetwork(model).eval(), described(model, checkpoint, kind)
     images, why = _images(model, data, checkpoint) if int8 else (None, "")
     file.parent.mkdir(parents=True, exist_ok=True)
     with replacing(file) as temporary:
@@ -52,7 +56,8 @@ def export_run(
         compared: list[Compared] = []
         if int8:
             metadata |= {"quantisation": "int8, " + ("static" if images else "dynamic")}
-        with Console(stderr=True).status("exporting"):
+        # By its file, because what torch says on standard error is left out, and the status should not be.
+        with Console(file=sys.stderr).status("exporting"):
             difference = WRITERS[kind](network, plain, metadata)
             if int8:
                 quantise(plain, temporary, images, model.chunk)

@@ -1,9 +1,7 @@
 """One function per format: each writes a file, reads it again, and compares it with the network."""
 
 import json
-import logging
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +17,7 @@ from afield.app.export.network import (
     ProbabilityNetwork,
     check_same,
     refusal,
+    silent,
     traced,
 )
 from afield.errors import AfieldError
@@ -50,12 +49,14 @@ def write_onnx(network: ProbabilityNetwork, path: Path, metadata: Mapping[str, s
         raise AfieldError(f"its weights take {size / 2**30:.1f} GB, and an ONNX file holds 2; take format torch")
     program = traced(network)
     try:
-        with _silent("torch.onnx"):
+        with silent():
             made: Any = torch.onnx.export(
                 program, dynamo=True, input_names=[INPUT], output_names=[OUTPUT], verbose=False
             )
     except Exception as error:  # an operation that ONNX does not have
         raise refusal(network.model, error) from error
+    if hasattr(made, "rename_axes"):  # which early releases of torch 2 do not have
+        made.rename_axes({made.model.graph.inputs[0].shape[0]: "batch"})  # the tracer calls it s34 or the like
     for node in made.model.graph.all_nodes():
         node.metadata_props.clear()  # how it came to be made, which is as long as the rest of a small model
     made.model.metadata_props.update(metadata)
@@ -86,15 +87,3 @@ def write_safetensors(network: ProbabilityNetwork, path: Path, metadata: Mapping
     if again.keys() != tensors.keys() or not all(torch.equal(again[name], tensors[name]) for name in tensors):
         raise AfieldError("the weights in the file are not those of the model; no file was written")
     return 0.0
-
-
-@contextmanager
-def _silent(logger: str) -> Iterator[None]:
-    """Without a library's remarks on its own working, which say nothing to a user."""
-    found = logging.getLogger(logger)
-    level = found.level
-    found.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        found.setLevel(level)
