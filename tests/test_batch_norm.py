@@ -156,16 +156,19 @@ def test_scores_are_those_of_plain_layers(build, kind):
     same(method(batch.images), head(plain(batch.images)))
 
 
+@pytest.mark.parametrize("minus_trains", ["all", "FR"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_far_scores_f_plus_and_aside_f_and_f_minus(build, kind):
-    method, batch = build("far", kind), make_batch()
+def test_far_scores_f_plus_and_aside_f_and_f_minus(build, kind, minus_trains):
+    method, batch = build("far", kind, minus_trains=minus_trains), make_batch()
     plain, head, by_hand = PlainBackbone(method), plain_head(method.classifier), deepcopy(method)
     rows = parts(kind)
     F = one_by_one(plain, batch.images, *rows)[:, :, None, None]
     A = by_hand.fa(F)
     gate = by_hand.fr(F - A)
     f_plus, f, f_minus = (maps.flatten(1) for maps in (A + gate * (F - A), A, A + (1 - gate) * (F - A)))
-    scores = one_by_one(head, f_plus, *rows), aside(head, f, *rows), aside(head, f_minus, *rows)
+    judge = head if minus_trains == "all" else deepcopy(head)  # a copy, whose gradients reach no one
+    f_minus = f_minus if minus_trains == "all" else f_minus.detach()
+    scores = one_by_one(head, f_plus, *rows), aside(head, f, *rows), aside(judge, f_minus, *rows)
     losses = by_hand.losses_seen(Seen(F.flatten(1), A.flatten(1), f_plus, *scores), F, batch)
     sum(losses.values()).backward()
     assert_same_losses(step(method, batch), losses)
