@@ -237,4 +237,7 @@ def _take_part(carry_out: CarryOut, config: Parcel, callbacks: bytes, fabric: Fa
         if is_loss_of_another(error):
             return LOST
         raise
+    # In good order, while Python still runs: threads of the group that live on at its end may abort the process.
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
     return None
