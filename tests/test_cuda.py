@@ -90,10 +90,10 @@ def test_the_weight_of_a_wide_layer_has_the_gradient_of_a_plain_one():
     plain = torch.nn.Linear(512, 384).cuda()
     wide = WideLinear(512, 384).cuda()
     wide.load_state_dict(plain.state_dict())
-    x, g = torch.randn(2, 320, 512, device="cuda"), torch.randn(320, 384, device="cuda")
+    x, g = torch.randn(320, 512, device="cuda"), torch.randn(320, 384, device="cuda")
     found = {}
     for layer in (plain, wide):
-        values = x[0].clone().requires_grad_()
+        values = x.clone().requires_grad_()
         with torch.autocast("cuda", torch.bfloat16):
             y = layer(values)
         gradients = torch.autograd.grad(y, (values, *layer.parameters()), g.to(y.dtype))
@@ -101,5 +101,5 @@ def test_the_weight_of_a_wide_layer_has_the_gradient_of_a_plain_one():
     assert all(one.dtype == other.dtype for one, other in zip(found[plain], found[wide], strict=True))
     for one, other in zip(found[plain], found[wide], strict=True):
         torch.testing.assert_close(other.float(), one.float(), rtol=0.02, atol=0.02 * one.float().abs().max().item())
-    exact = g.bfloat16().double().T @ x[0].bfloat16().double()
+    exact = g.bfloat16().double().T @ x.bfloat16().double()
     torch.testing.assert_close(found[wide][2].double(), exact, rtol=1e-4, atol=1e-3)

@@ -6,7 +6,7 @@ the same image (FixMatch, Sohn et al. 2020, arXiv 2001.07685, eq. 4, applied to 
 Differences from the paper:
 - FAR's paper has no self-training.
 - In FixMatch's the labels' weight is constant; here it is ramped up with FAR's other losses.
-- FAR's ranking entropy keeps all classes in use, without which a low threshold would let one class take all.
+- FAR's ranking of class confusion keeps all classes in use, without which a low threshold would let one class take all.
 """
 
 import torch
@@ -22,7 +22,7 @@ class FARPlusOptions(FAROptions):
     """Options of FAR+, beside those of FAR."""
 
     dre_balance: float = Field(
-        1.0, ge=0, description="beside L+ and L-: no class may have less than half of an equal share on the target"
+        1.0, ge=0, description="beside entropies: no class may have less than half of an equal share on the target"
     )
     self_training_weight: float = Field(1.0, ge=0, description="weight of learning the target's own labels")
     threshold: float = Field(0.7, ge=0, lt=1, description="probability from which on a label is believed")
