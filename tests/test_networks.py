@@ -5,6 +5,8 @@ from afield.data.batches import Batch
 from afield.errors import AfieldError
 from afield.methods.create import create_method
 from afield.networks import Pool
+from afield.networks.backbones import DigitNetwork
+from afield.networks.batch_norm import norms_of
 
 SMALL = {"width": 8}
 
@@ -61,6 +63,40 @@ def test_heads_of_every_kind_learn_and_predict(pool, hidden):
     assert_learns_and_predicts(method, 32)
 
 
+NECKED = {**SMALL, "pool": "flatten", "neck": [9], "hidden": [7]}
+
+
+@pytest.mark.parametrize(("kind", "alike"), [("none", True), ("together", False)])
+def test_without_batch_norm_an_image_is_scored_alike_whatever_stands_beside_it(kind, alike):
+    torch.manual_seed(0)
+    network, images = {**NECKED, "batch_norm": kind}, batch(32).images
+    method = create_method("far", num_classes=5, num_sources=2, network=network).train()
+    assert torch.allclose(method(images[:3])[:2], method(images)[:2], atol=1e-6) == alike
+
+
+@pytest.mark.parametrize("name", ["far", "mixstyle"])  # the second acts between the convolutions
+def test_methods_learn_without_batch_norm(name):
+    torch.manual_seed(0)
+    method = create_method(name, num_classes=5, num_sources=2, network={**SMALL, "hidden": [7], "batch_norm": "none"})
+    assert not norms_of(method)
+    assert_learns_and_predicts(method, 32)
+
+
+def test_what_pools_without_batch_norm_is_what_batch_norm_of_nothing_gives():
+    torch.manual_seed(0)
+    plain, normed = DigitNetwork(8, batch_norm=False), DigitNetwork(8).eval()
+    for norm in norms_of(normed):
+        norm.eps = 0.0  # of mean 0 and variance 1: it changes nothing
+    weights = {name: weight for name, weight in plain.state_dict().items() if name.endswith("weight")}
+    normed.load_state_dict(weights, strict=False)
+    for layer in plain:
+        if isinstance(layer, torch.nn.Conv2d):
+            torch.nn.init.zeros_(layer.bias)
+    images = batch(32).images
+    assert torch.allclose(plain(images), normed(images), atol=1e-6)
+    assert plain(images).shape == (6, 16, 8, 8)
+
+
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
@@ -73,6 +109,7 @@ def test_heads_of_every_kind_learn_and_predict(pool, hidden):
         ("far", {"align_weight": -0.3}, "'method.align_weight'"),
         ("far", {"routing": "both"}, "'method.routing'.*'end-to-end'.*'selective'"),
         ("far", {"network": {"hidden": [0]}}, "'network.hidden.0'"),
+        ("far", {"backbone": "resnet18", "network": {"batch_norm": "none"}}, "'none' is for the digit network"),
     ],
 )
 def test_what_does_not_exist_is_an_error_that_says_what_does(name, options, message):

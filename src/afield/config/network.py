@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 DIGIT_NETWORK = "digit"
 Width = Annotated[int, Field(ge=1)]
-BatchNorm = Literal["together", "apart", "each", "frozen"]
+BatchNorm = Literal["together", "apart", "each", "frozen", "none"]
 
 
 class NetworkOptions(BaseModel):
@@ -35,7 +35,8 @@ class NetworkOptions(BaseModel):
     batch_norm: BatchNorm = Field(
         "together",
         description="whose statistics batch norm takes in training: of all domains 'together', of sources and target "
-        "'apart', of 'each' domain alone; or 'frozen': a pretrained backbone keeps its own",
+        "'apart', of 'each' domain alone; 'frozen': a pretrained backbone keeps its own; 'none': the digit network and "
+        "fully connected layers have no batch norm",
     )
 
     @property
@@ -55,4 +56,6 @@ class NetworkOptions(BaseModel):
             raise ValueError("pretrained and weights are two ways to start the backbone: choose one")
         if self.batch_norm == "frozen" and not self.starts_trained:
             raise ValueError("batch_norm 'frozen' keeps pretrained statistics: set pretrained or weights")
+        if self.batch_norm == "none" and self.backbone != DIGIT_NETWORK:
+            raise ValueError("batch_norm 'none' is for the digit network: a timm model has the layers it has")
         return self

@@ -24,18 +24,25 @@ HALF = (0.5, 0.5, 0.5)
 class DigitNetwork(nn.Sequential):
     """M3SDA's three convolutions for 32 x 32 digits; with width 64 the map is 128 x 8 x 8.
 
-    The convolutions have no bias: batch norm would subtract it again.
+    Before batch norm convolutions have no bias: it would subtract it again. Without batch norm they are DANN's.
     """
 
-    def __init__(self, width: int = 64) -> None:
-        super().__init__(
-            nn.Conv2d(3, width, 5, padding=2, bias=False),
-            PooledBatchNorm(width, pool=True),
-            nn.Conv2d(width, width, 5, padding=2, bias=False),
-            PooledBatchNorm(width, pool=True),
-            nn.Conv2d(width, 2 * width, 5, padding=2, bias=False),
-            PooledBatchNorm(2 * width, pool=False),
-        )
+    def __init__(self, width: int = 64, batch_norm: bool = True) -> None:
+        layers: list[nn.Module] = []
+        for before, after, pool in ((3, width, True), (width, width, True), (width, 2 * width, False)):
+            layers.append(nn.Conv2d(before, after, 5, padding=2, bias=not batch_norm))
+            layers.append(PooledBatchNorm(after, pool=pool) if batch_norm else pooled_relu(pool))
+        super().__init__(*layers)
+
+    @property
+    def stages(self) -> list[nn.Module]:
+        """What follows each convolution: its output is the map that the next one reads."""
+        return list(self)[1::2]
+
+
+def pooled_relu(pool: bool) -> nn.Module:
+    """What `PooledBatchNorm` does besides batch norm: 3 x 3 max-pool of stride 2 if `pool`, then ReLU."""
+    return nn.Sequential(nn.MaxPool2d(3, stride=2, padding=1), nn.ReLU()) if pool else nn.ReLU()
 
 
 class NeckedBackbone(nn.Module):
@@ -47,7 +54,7 @@ class NeckedBackbone(nn.Module):
         # After the last no dropout unless asked for, as in M3SDA's network: losses that compare features should see all
         # of them. MCD's has one.
         last = nn.Dropout(options.neck_dropout)
-        self.neck = nn.Sequential(*hidden_layers(pool.width, options.neck, options.dropout)[:-1], last)
+        self.neck = nn.Sequential(*hidden_layers(pool.width, options.neck, options)[:-1], last)
 
     def forward(self, images: Tensor) -> Tensor:
         """(B, the last layer's width, 1, 1)."""
@@ -141,7 +148,7 @@ def check_backbone(name: str) -> None:
 def build_backbone(options: NetworkOptions, image_size: int) -> nn.Module:
     """The feature extractor that the options describe: the backbone they name and, if they ask for it, a neck."""
     backbone = (
-        DigitNetwork(options.width)
+        DigitNetwork(options.width, batch_norm=options.batch_norm != "none")
         if options.backbone == DIGIT_NETWORK
         else TimmBackbone(options.backbone, options.pretrained, image_size)
     )

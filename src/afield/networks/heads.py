@@ -38,11 +38,12 @@ class Pool(nn.Module):
         return exact_mean(exact_mean(cells, 5), 3).flatten(1)
 
 
-def hidden_layers(inputs: int, widths: Sequence[int], dropout: float) -> list[nn.Module]:
-    """Fully connected layers, each with batch norm, ReLU and, if it is not 0, dropout."""
+def hidden_layers(inputs: int, widths: Sequence[int], options: NetworkOptions) -> list[nn.Module]:
+    """Fully connected layers, each with batch norm, ReLU and dropout, as far as the options have them."""
     layers: list[nn.Module] = []
     for before, width in pairwise((inputs, *widths)):
-        layers += [WideLinear(before, width), nn.BatchNorm1d(width), nn.ReLU(), nn.Dropout(dropout)]
+        norm = [] if options.batch_norm == "none" else [nn.BatchNorm1d(width)]
+        layers += [WideLinear(before, width), *norm, nn.ReLU(), nn.Dropout(options.dropout)]
     return layers
 
 
@@ -50,7 +51,7 @@ class Classifier(nn.Sequential):
     """Fully connected layers, if any, and a linear layer to class scores."""
 
     def __init__(self, inputs: int, num_classes: int, options: NetworkOptions) -> None:
-        layers = hidden_layers(inputs, options.hidden, options.dropout)
+        layers = hidden_layers(inputs, options.hidden, options)
         super().__init__(*layers, nn.Linear((inputs, *options.hidden)[-1], num_classes))
 
     def forward(self, vectors: Tensor) -> Tensor:

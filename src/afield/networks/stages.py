@@ -8,7 +8,6 @@ from torch import Tensor, nn
 from afield.config.network import DIGIT_NETWORK
 from afield.errors import AfieldError
 from afield.networks.backbones import DigitNetwork, TimmBackbone, bare_backbones
-from afield.networks.fused import PooledBatchNorm
 from afield.networks.shapes import on_meta
 
 REDUCTIONS = (4, 8, 16)
@@ -26,7 +25,7 @@ def early_stages(backbone: nn.Module, count: int, image_size: int) -> list[nn.Mo
         name, found = bare.name, [bare.model.get_submodule(place) for place in _places(bare, image_size)]
     else:
         assert isinstance(bare, DigitNetwork)
-        name, found = DIGIT_NETWORK, [part for part in bare if isinstance(part, PooledBatchNorm)][:-1]
+        name, found = DIGIT_NETWORK, bare.stages[:-1]
     if len(found) < count:
         raise AfieldError(f"backbone '{name}' has {len(found)} early stages that give maps of channels, not {count}")
     return found[:count]
