@@ -1,5 +1,6 @@
 """PACS from small trees in the layouts of its users, and what is said where something is missing."""
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,7 @@ from afield.errors import AfieldError
 from support.published_files import load_small, small, write_lists
 
 ROOT = Path(__file__).parents[1]
+LISTS = Path(os.environ.get("AFIELD_DATA", ROOT / "data")) / "pacs/lists"
 DOMAINS = ("art_painting", "cartoon", "photo", "sketch")
 TRAIN, HELD_OUT = {"dog": 4, "elephant": 3}, {"dog": 1, "elephant": 2}
 SPLITS = {"train": 7, "validation": 3}
@@ -67,6 +69,25 @@ def test_every_layout_gives_the_same_images_labels_and_splits(data_folder, layou
         assert np.bincount(domain.train.labels).tolist() == [4, 3]
         assert np.bincount(domain.validation.labels).tolist() == [1, 2]
     assert data.notes == ()
+
+
+@pytest.mark.usefixtures("folder")
+def test_images_that_someone_has_made_smaller_are_noticed():
+    assert load_small("pacs", 2, SPLITS, side=16).notes == ()
+    (note,) = load_small("pacs", 2, SPLITS, side=227).notes
+    assert "227 x 227 pixels, and one here has 16" in note
+    assert SETS["pacs"].side == 227
+
+
+@pytest.mark.skipif(not LISTS.is_dir(), reason="PACS is not here")
+def test_the_real_lists_are_those_whose_digests_are_known():
+    for domain, digest in SETS["pacs"].digests.items():
+        entries = []
+        for split, word in (("train", "train"), ("validation", "val")):
+            for line in (LISTS / f"{domain}_{word}.txt").read_text().splitlines():
+                name = line.split()[0]
+                entries.append(ImageEntry(name, domain, name.split("/")[1], split))
+        assert digest_of(entries) == digest
 
 
 @pytest.mark.usefixtures("folder")

@@ -56,6 +56,18 @@ def test_office_home_as_it_was_published_holds_out_a_tenth_of_each_class(folder)
     for domain in data.domains.values():
         assert sizes(domain) == {"train": 27, "validation": 3, "test": 30}
         assert np.bincount(domain.validation.labels).tolist() == [2, 1]
+    task, views = make_task(data, "uda", "art")
+    trained, adapted = task.sources[0].images, task.target.images
+    assert [len(images) for images in (trained, adapted, views.target.images)] == [27, 30, 30], "as the field adapts"
+
+
+@pytest.mark.parametrize(("name", "split"), [("office-home", "val"), ("vlcs", "crossval")])
+def test_a_tree_that_lacks_a_published_split_is_not_divided_anew(folder, name, split):
+    published = SETS[name]
+    words = [word for word in published.arrangement.splits if word != split]
+    write_tree(folder / published.folder, [f"{d}/{word}" for d in published.domains for word in words], {"0": 2})
+    with pytest.raises(AfieldError, match=f"{published.domains[0]} has no images in a folder {split}"):
+        load_small(name, 1, {"all": 2 * len(words)})
 
 
 @pytest.mark.parametrize(("name", "lists"), [("domainnet", "splits"), ("mini-domainnet", "splits_mini")])

@@ -37,11 +37,11 @@ def write_lists(
 
 
 def small(name: str, classes: int, splits: dict[str, int], **changes):
-    """A published data set as it would be with so many classes, and so many images in every domain."""
+    """A published data set as it would be with so many classes and small images, so many of them in every domain."""
     counts = dict.fromkeys(SETS[name].domains, splits)
-    return replace(SETS[name], counts=counts, classes=classes, digests={}, **changes)
+    return replace(SETS[name], **{"counts": counts, "classes": classes, "digests": {}, "side": 0} | changes)
 
 
-def load_small(name: str, classes: int, splits: dict[str, int]):
+def load_small(name: str, classes: int, splits: dict[str, int], **changes):
     """That data set, read from its folder."""
-    return load_published(small(name, classes, splits))
+    return load_published(small(name, classes, splits, **changes))

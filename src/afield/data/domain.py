@@ -71,6 +71,8 @@ class Domain:
     """Further images of a labelled domain that have no label; a target's training sees them too."""
     tested_whole: bool = False
     """Whether `test` has the images of `train` and `validation` again: a target is tested on all of its images."""
+    adapted_whole: bool = False
+    """Whether a target's training sees `validation` too, as it does where nobody published what to hold out."""
 
     def __repr__(self) -> str:
         return f"Domain({self.name!r}, {', '.join(f'{name}={len(split)}' for name, split in self.splits.items())})"

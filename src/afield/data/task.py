@@ -105,7 +105,7 @@ def _labelled(name: str, split: Split) -> LabelledView:
 
 
 def _images_to_adapt_to(domain: Domain) -> Images:
-    """A target's training images and those of it that nobody has labelled."""
-    if domain.unlabelled is None:
-        return domain.train.images
-    return JoinedImages([domain.train.images, domain.unlabelled.images])
+    """A target's training images, those that only a source would hold out, and those that nobody has labelled."""
+    held_out = domain.validation if domain.adapted_whole else None
+    parts = [split.images for split in (domain.train, held_out, domain.unlabelled) if split is not None]
+    return parts[0] if len(parts) == 1 else JoinedImages(parts)

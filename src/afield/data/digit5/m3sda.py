@@ -2,8 +2,9 @@
 
 `digit5-m3sda` differs from `digit5` in the images: MNIST and MNIST-M without the 5,000 that others validate on, USPS
 divided anew and at 28 x 28 pixels, SYN as 25,000 and 9,000 images. As in the authors' loaders, 25,000 training images
-of a domain are drawn at random (here always the same), and the first 9,000 test images are taken. They repeat USPS,
-which has fewer; here a batch has as many images of each domain anyway, so that it is taken once.
+of a domain are drawn at random (here always the same), of SVHN the first 25,000, and the first 9,000 test images are
+taken. They repeat USPS, which has fewer; here a batch has as many images of each domain anyway, so that it is taken
+once.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,7 +21,7 @@ from afield.data.digit5.formats import checked_labels, load_mat, naming
 from afield.data.digit5.load import SIZES, digit5_folder, draw
 from afield.data.digits.patches import SIDE
 from afield.data.domain import Domain, DomainSet, Split
-from afield.data.images import Labels, Pixels
+from afield.data.images import Pixels
 from afield.data.registry import register_data
 from afield.errors import AfieldError
 
@@ -43,6 +44,8 @@ class MatDomain:
     files: Mapping[str, str]
     read: Read
     counts: Mapping[str, int]
+    drawn: bool = True
+    """Whether training images are drawn at random; otherwise the first are taken."""
 
 
 def _variables(path: Path, *names: str) -> list[NDArray[Any]]:
@@ -99,7 +102,7 @@ DOMAINS = {
     ),
     "sv": MatDomain(
         "real: SVHN, cropped house numbers", {part: f"svhn_{part}_32x32.mat" for part in SIZES}, _read_svhn,
-        {"train": 73_257, "test": 26_032},
+        {"train": 73_257, "test": 26_032}, drawn=False,
     ),
     "syn": MatDomain(
         "rendered: SYN as published with DANN", _in_one("syn_number.mat"), _read_syn, {"train": 25_000, "test": 9_000}
@@ -131,14 +134,12 @@ def _split(path: Path, part: str, name: str, domain: MatDomain, size: int) -> Sp
             images, labels = domain.read(path, part)
             if len(images) != domain.counts[part]:
                 raise ValueError(f"{part} has {len(images):,} images, and {domain.counts[part]:,} were published")
-            return _chosen(images, checked_labels(labels, len(images), 0, 9), part, name, size)
+            drawn = domain.drawn and part == "train"
+            chosen = draw(len(images), size, f"m3sda/{name}/{part}") if drawn else np.arange(min(size, len(images)))
+            labels = checked_labels(labels, len(images), 0, 9)
+            return Split.of_array(_fitted(images[chosen]), labels[chosen])
     except AfieldError as error:
         raise AfieldError(f"{error}; remove it and get it again: see {PAGE}") from error
-
-
-def _chosen(images: NDArray[Any], labels: Labels, part: str, name: str, size: int) -> Split:
-    chosen = draw(len(images), size, f"m3sda/{name}/{part}") if part == "train" else np.arange(min(size, len(images)))
-    return Split.of_array(_fitted(images[chosen]), labels[chosen])
 
 
 def _fitted(images: NDArray[Any]) -> Pixels:

@@ -21,10 +21,21 @@ def load_published(published: PublishedSet) -> DomainSet:
     """The data set, if it is there and complete; the first time, this reads every image once."""
     listing = list_published(published, data_folder() / published.folder)
     data = make_domain_set(published.name, listing, held_out=HELD_OUT)
+    divided = any(entry.split for entry in listing.entries)
     domains = {
-        name: tested_whole(domain) if published.tested_whole else domain for name, domain in data.domains.items()
+        name: replace(tested_whole(domain), adapted_whole=not divided) if published.tested_whole else domain
+        for name, domain in data.domains.items()
     }
-    return replace(data, domains=domains, preset=published.preset)
+    notes = (*data.notes, *size_notes(data, published.side))
+    return replace(data, domains=domains, preset=published.preset, notes=notes)
+
+
+def size_notes(data: DomainSet, side: int) -> list[str]:
+    """What to know where images are smaller than those published, with which all published figures were made."""
+    splits = [split for domain in data.domains.values() for split in domain.splits.values()]
+    smallest = min(int(split.images.sizes().min()) for split in splits) if side else 0
+    small = f"the published images have {side} x {side} pixels, and one here has {smallest}: they have been resized"
+    return [small] if smallest < side else []
 
 
 def list_published(published: PublishedSet, folder: Path) -> Listing:

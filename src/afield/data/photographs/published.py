@@ -44,6 +44,8 @@ class PublishedSet:
     """By domain, where its lists are public files that never change: what `digest_of` must give."""
     tested_whole: bool = False
     """Whether a target is tested on all of its images, because those to validate on are of use for sources only."""
+    side: int = 0
+    """Height and width of all published images; 0 where they have sizes of their own."""
 
     @property
     def domains(self) -> tuple[str, ...]:

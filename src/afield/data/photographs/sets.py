@@ -4,11 +4,14 @@ from afield.data.photographs.lists import Lists
 from afield.data.photographs.published import ALL, PublishedSet
 from afield.data.photographs.trees import Tree
 
+_DASSL = "Dassl's DATASETS.md (https://github.com/KaiyangZhou/Dassl.pytorch)"
+
 PACS = PublishedSet(
     "pacs", "PACS", folder="pacs",
     layout="DOMAIN/CLASS/*.jpg (or that in images/ or kfold/), and lists/DOMAIN_train.txt and DOMAIN_val.txt or "
     "splits/DOMAIN_train_kfold.txt and DOMAIN_crossval_kfold.txt",
-    page="https://dali-dl.github.io/project_iccv2017.html (Li et al., ICCV 2017), or PACS in Dassl's DATASETS.md",
+    page="https://dali-dl.github.io/project_iccv2017.html (Li et al., ICCV 2017), or PACS in "
+    f"{_DASSL}",
     arrangement=Lists(
         {
             "train": ("{domain}_train.txt", "{domain}_train_kfold.txt"),
@@ -16,7 +19,7 @@ PACS = PublishedSet(
         },
         folders=("lists", "splits", "."), images=(".", "images", "kfold"),
     ),
-    classes=7, preset="pacs", tested_whole=True,
+    classes=7, preset="pacs", tested_whole=True, side=227,
     counts={
         "art_painting": {"train": 1840, "validation": 208},
         "cartoon": {"train": 2107, "validation": 237},
@@ -38,7 +41,7 @@ _OFFICE_HOME_COUNTS = {
 OFFICE_HOME = PublishedSet(
     "office-home", "Office-Home as Dassl divides it", folder="office_home_dg",
     layout="DOMAIN/train/CLASS/*.jpg and DOMAIN/val/CLASS/*.jpg, with the domains art, clipart, product and real_world",
-    page="Office-Home-DG in Dassl's DATASETS.md",
+    page=f"Office-Home-DG in {_DASSL}",
     arrangement=Tree(splits={"train": "train", "val": "validation"}),
     classes=65, preset="office-home", tested_whole=True, counts=_OFFICE_HOME_COUNTS,
 )  # fmt: skip
@@ -71,7 +74,7 @@ DOMAINNET = PublishedSet(
 MINI_DOMAINNET = PublishedSet(
     "mini-domainnet", "mini-DomainNet", folder="domainnet",
     layout="DomainNet's DOMAIN/CLASS/*.jpg, and splits_mini/DOMAIN_train.txt and DOMAIN_test.txt",
-    page=f"{_DOMAINNET_PAGE} for the images, and miniDomainNet in Dassl's DATASETS.md for the lists",
+    page=f"{_DOMAINNET_PAGE} for the images, and miniDomainNet in {_DASSL} for the lists",
     arrangement=Lists(_TRAIN_AND_TEST, folders=("splits_mini",)), classes=126, preset="mini-domainnet",
     counts={
         "clipart": {"test": 630}, "painting": {"test": 630}, "real": {"test": 630}, "sketch": {"test": 630},
@@ -91,7 +94,7 @@ VLCS = PublishedSet(
     "vlcs", "VLCS", folder="VLCS",
     layout="DOMAIN/train/CLASS/*.jpg, and the same in DOMAIN/crossval and DOMAIN/test, with the domains CALTECH, "
     "LABELME, PASCAL and SUN and the classes 0 to 4",
-    page="VLCS in Dassl's DATASETS.md",
+    page=f"VLCS in {_DASSL}",
     arrangement=Tree(
         splits={"train": "train", "crossval": "validation", "test": "test"},
         classes={"0": "bird", "1": "car", "2": "chair", "3": "dog", "4": "person"},

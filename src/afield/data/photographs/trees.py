@@ -6,6 +6,7 @@ from pathlib import Path
 
 from afield.data.entries import Listing
 from afield.data.folder import Location, list_folder
+from afield.errors import AfieldError
 
 BETWEEN = "images"
 """A folder of this name between a domain and its classes has no meaning: Office-31 comes so."""
@@ -21,12 +22,18 @@ class Tree:
     """The names of classes whose folders are called otherwise."""
 
     def list_images(self, folder: Path, domains: Sequence[str]) -> Listing:
-        """The images in the folders of these domains."""
+        """The images in the folders of these domains, each of which has all splits."""
 
         def read(folders: Sequence[Sequence[str]], _root: str) -> list[Location | None]:
             return [self.meaning(path, domains) for path in folders]
 
-        return list_folder(folder, read, f"the domains are {', '.join(domains)}")
+        listing = list_folder(folder, read, f"the domains are {', '.join(domains)}")
+        there = {(entry.domain, entry.split) for entry in listing.entries}
+        for domain in domains:
+            for word, split in self.splits.items():
+                if (domain, split) not in there:
+                    raise AfieldError(f"{domain} has no images in a folder {word}")
+        return listing
 
     def meaning(self, path: Sequence[str], domains: Sequence[str]) -> Location | None:
         """Of one folder, given as the names on the way there; None for one that is not part of the data set."""
