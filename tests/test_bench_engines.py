@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -68,14 +69,27 @@ def test_a_process_that_hangs_is_given_up_and_one_that_is_slow_is_not(work):
     assert all("process" in outcome for outcome in outcomes.values())
 
 
+def test_after_a_cuda_error_the_next_job_gets_another_process(work):
+    outcomes, _ = work("poisoned", "fine", "fine too")
+    poisoned = outcomes.pop("poisoned")
+    first, second = (outcome["process"] for outcome in outcomes.values())
+    assert poisoned.reason == "AcceleratorError: CUDA error: device-side assert triggered"
+    assert first == second != int(poisoned.trace)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"retries": -1}, "0 or more, not -1"),
-        ({"stall_minutes": 0}, "more than 0, not 0"),
+        ({"stall_minutes": 0}, "more than 0 and at most 525600, not 0"),
+        ({"stall_minutes": float("inf")}, "not inf"),
+        ({"stall_minutes": 1e300}, r"not 1e\+300"),
         ({"engine": "rya"}, "unknown engine 'rya'; did you mean 'ray'"),
         ({"engine": "ray", "workers": 2}, "on Ray the resources per run decide"),
         ({"engine": "ray", "gpus_per_run": -1}, "0 GPUs or more"),
+        ({"engine": "ray", "gpus_per_run": float("nan")}, "0 GPUs or more"),
+        ({"engine": "ray", "gpus_per_run": 1.5}, "a part of one GPU or several whole ones, not 1.5"),
+        ({"engine": "ray", "cpus_per_run": float("inf")}, "more than 0 processors"),
     ],
 )
 def test_what_no_engine_can_do_is_refused_at_once(tmp_path, options, message):
@@ -111,12 +125,25 @@ def test_a_node_that_does_not_see_the_folder_trains_in_one_of_its_own(toy, tmp_p
     assert (folder.exists(), own.exists()) == (True, False), "its records are on their way, and nothing else is needed"
 
 
-def test_a_task_that_hangs_ends_itself_for_ray_to_retry(monkeypatch):
-    killed = []
-    monkeypatch.setattr(os, "kill", lambda *call: killed.append(call))
-    with on_ray.Watchdog(0.05):
-        wait_for(lambda: killed)
-    assert set(killed) == {(os.getpid(), signal.SIGKILL)}
+WATCHED = """
+import os, signal, time
+from afield.bench.on_ray import Watchdog
+with Watchdog({seconds}) as got_on:
+    {then}
+"""
+
+
+@pytest.mark.parametrize(
+    ("seconds", "then", "code"),
+    [
+        (0.5, "time.sleep(60)", -signal.SIGKILL),
+        (0.5, "os.kill(os.getpid(), signal.SIGSTOP)", -signal.SIGKILL),  # in which no thread would run
+        (5, "[(got_on(), time.sleep(0.01)) for _ in range(10)]", 0),
+    ],
+)
+def test_a_task_that_hangs_or_stands_still_is_killed_for_ray_to_retry(seconds, then, code):
+    watched = WATCHED.format(seconds=seconds, then=then)
+    assert subprocess.run([sys.executable, "-c", watched], check=False).returncode == code
 
 
 @LINUX

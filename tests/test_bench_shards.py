@@ -5,12 +5,14 @@ from pathlib import Path
 import pytest
 
 from afield import AfieldError
+from afield.app.cli import main
 from afield.bench.estimate import dry_run
 from afield.bench.folder import open_folder
 from afield.bench.run import read_plan, run_bench
 from afield.bench.shard import Shard, parse_shard
 from afield.results.records import read_records, rewrite_records
 from afield.results.table import make_table
+from afield.training.loop import Loop
 from support.benching import recorded, register_toy_protocol, write_plan
 
 
@@ -61,9 +63,49 @@ def test_shards_may_be_at_work_together_but_not_beside_a_benchmark_of_all_runs()
             bench()
         with pytest.raises(AfieldError, match="at work in out/shard-1-of-2"):
             bench("1/2")
+        with pytest.raises(AfieldError, match="at work in out/shard-1-of-2"):
+            bench("2/3")  # two divisions have jobs in common
     with open_folder(Path("out")), pytest.raises(AfieldError, match=r"at work in out$"):
         bench("1/2")
     assert not Path("out").exists(), "nothing was trained, and nothing is left"
+
+
+def test_a_run_that_a_shard_began_goes_on_without_shards(monkeypatch):
+    step = Loop._train_step
+
+    def stopped(loop):
+        if loop.step == 9:
+            raise KeyboardInterrupt
+        return step(loop)
+
+    write_plan("plan.toml", {"training.steps": 12}, methods=["baseline"], seeds=[0])
+    with monkeypatch.context() as once, pytest.raises(KeyboardInterrupt):
+        once.setattr(Loop, "_train_step", stopped)
+        bench("2/2")
+    assert [one.state for one in dry_run(Path("plan.toml"), Path("out")).forecasts] == ["to train", "begun"]
+    taken = []
+    monkeypatch.setattr(Loop, "_train_step", lambda loop: taken.append(loop.step) or step(loop))
+    assert bench().recorded == 2
+    assert len(taken) < 12 + 12, "one of the two had steps behind it"
+    assert not list(Path("out").rglob("runs"))
+    assert len(recorded()) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--engine", "rya"], "unknown engine 'rya'; did you mean 'ray'?"),
+        (["--keep", "lats"], "unknown selector 'lats'; did you mean 'last'?"),
+        (["--address", "auto"], "the engine local has no --address; ray has"),
+        (["--shard", ""], "a shard is a number of so many, such as 3/8, not ''"),
+        (["--out", "plan.toml"], "plan.toml is not a folder"),
+    ],
+)
+def test_a_dry_run_refuses_what_a_real_one_would(monkeypatch, capsys, words, message):
+    monkeypatch.setattr("sys.argv", ["afield", "bench", "plan.toml", "--out", "out", "--dry-run", *words])
+    with pytest.raises(SystemExit, match="2"):
+        main()
+    assert capsys.readouterr().err == f"afield: {message}\n"
 
 
 def test_a_dry_run_lists_what_is_recorded_and_estimates_the_rest_by_like_runs():

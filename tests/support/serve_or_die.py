@@ -5,9 +5,13 @@ import signal
 import sys
 import time
 
+from afield.bench.outcome import Failed
+
 
 def serve_or_die(connection):
     """Answer each job with the number of this process; die of the job `fatal`, be killed by `killed`, hang in `hung`.
+
+    The job `poisoned` fails as those do that a GPU takes ill.
 
     Those of `once` come to it only once, which a file in the job's folder remembers. A `slow` job gives signs of life.
     """
@@ -18,6 +22,9 @@ def serve_or_die(connection):
             return
         if job == "fatal":
             os._exit(7)
+        if job == "poisoned":
+            connection.send(Failed("AcceleratorError: CUDA error: device-side assert triggered", str(os.getpid())))
+            continue
         first = not (folder / job).exists()
         (folder / job).touch()
         if job == "killed" or (job == "killed once" and first):

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from afield.app.completion import one_of
+from afield.config.selectors import check_selector
 from afield.errors import AfieldError, unknown
 
 # Which options an engine has beside those that all have.
@@ -72,9 +73,6 @@ def bench(
     given = {name: value for name, value in given.items() if value is not None}
     if like and not dry_run:
         raise AfieldError("--like is for --dry-run alone")
-    if dry_run:
-        list_runs(plan, folder, shard, workers, like or [])
-        return
     if engine not in OWN_OPTIONS:
         raise unknown("engine", engine, OWN_OPTIONS)
     for name in given:
@@ -83,6 +81,11 @@ def bench(
             raise AfieldError(
                 f"the engine {engine} has no {name}; {' and '.join(having)} {'have' if having[1:] else 'has'}"
             )
+    for selector in keep or []:
+        check_selector(selector)
+    if dry_run:
+        list_runs(plan, folder, shard, workers, like or [])
+        return
     if engine == "slurm":
         write_script(plan, folder, shards, sbatch or [], given, submit)
         return
@@ -98,7 +101,9 @@ def list_runs(plan: Path, folder: Path, shard: str | None, workers: int | None, 
     from afield.bench.estimate import dry_run
     from afield.bench.shard import parse_shard
 
-    for line in dry_run(plan, folder, parse_shard(shard) if shard else None, like).lines(workers):
+    if folder.exists() and not folder.is_dir():
+        raise AfieldError(f"{folder} is not a folder")
+    for line in dry_run(plan, folder, None if shard is None else parse_shard(shard), like).lines(workers):
         print(line)
 
 
@@ -106,10 +111,13 @@ def write_script(
     plan: Path, folder: Path, shards: int | None, options: list[str], given: dict[str, Any], submitted: bool
 ) -> None:
     """What --engine slurm does."""
+    from afield.bench.engines import Patience
     from afield.bench.slurm import Array, submit
 
     if shards is None:
         raise AfieldError("the engine slurm needs a number of shards, such as --shards 8")
+    patience = Patience.asked(given.get("--retries"), given.get("--stall"))
+    given = {"--retries": patience.retries} | given  # said, it gives every run of a task a process that may be lost
     passed_on = ("--workers", "--retries", "--stall")
     words = [word for name in passed_on if name in given for word in (name, str(given[name]))]
     words += [word for selector in given.get("--keep", ()) for word in ("--keep", selector)]

@@ -13,6 +13,7 @@ Assignment = tuple[Job, Path]  # a job and the folder it trains in
 Outcomes = Generator[tuple[Job, Outcome], None, None]
 SECONDS_TO_STOP = 30.0
 """How long runs that are asked to stop may take to save where they stand."""
+MOST_MINUTES = 365 * 24 * 60
 
 
 class Watcher(Protocol):
@@ -36,8 +37,20 @@ class Patience:
     def __post_init__(self) -> None:
         if self.retries < 0:
             raise AfieldError(f"retries is a number of times, 0 or more, not {self.retries}")
-        if not self.stall_minutes > 0:
-            raise AfieldError(f"a run hangs after some minutes without progress, more than 0, not {self.stall_minutes}")
+        if not 0 < self.stall_minutes <= MOST_MINUTES:
+            raise AfieldError(
+                f"a run hangs after some minutes without progress, more than 0 and at most {MOST_MINUTES}, "
+                f"not {self.stall_minutes}"
+            )
+
+    @classmethod
+    def asked(cls, retries: int | None, stall_minutes: float | None) -> "Patience":
+        """As asked for; None: as usual."""
+        usual = cls()
+        return cls(
+            usual.retries if retries is None else retries,
+            usual.stall_minutes if stall_minutes is None else stall_minutes,
+        )
 
     @property
     def stall_seconds(self) -> float:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from afield.bench.folder import RUNS
+from afield.bench.folder import begun_in, shard_folders
 from afield.bench.shard import Shard
 from afield.config.plan import Job, identity_of_record, plan_jobs, read_plan_file
 from afield.errors import AfieldError
@@ -85,8 +85,9 @@ def dry_run(plan: Path, out: Path, shard: Shard | None = None, like: Sequence[Pa
     kinds = {kind_of(job) for job in jobs if job.identity not in recorded}
     paces = paces_of([*own, *(run for path in like for run in runs_at(path))])
     paces = {kind: pace for kind, pace in paces.items() if kind in kinds}
-    folder = (out / shard.folder if shard else out) / RUNS
-    return DryRun([_forecast(job, job.identity in recorded, folder, paces) for job in jobs], paces)
+    places = [out / shard.folder] if shard else []
+    places += [place for place in (out, *shard_folders(out)) if place not in places]
+    return DryRun([_forecast(job, job.identity in recorded, begun_in(places, job), paces) for job in jobs], paces)
 
 
 def paces_of(runs: Iterable[list[Record]]) -> dict[Kind, Pace]:
@@ -107,10 +108,10 @@ def kind_of(job: Job) -> Kind:
     return job.place.protocol, job.config.method_name
 
 
-def _forecast(job: Job, recorded: bool, runs: Path, paces: dict[Kind, Pace]) -> Forecast:
+def _forecast(job: Job, recorded: bool, folder: Path | None, paces: dict[Kind, Pace]) -> Forecast:
     if recorded:
         return Forecast(job, "recorded", None)
-    begun, pace = _steps_evaluated(runs / job.slug), paces.get(kind_of(job))
+    begun, pace = _steps_evaluated(folder) if folder else None, paces.get(kind_of(job))
     left = job.config.training.steps - (begun or 0)
     hours = pace.seconds / pace.steps * left / SECONDS_PER_HOUR if pace and pace.steps else None
     return Forecast(job, "to train" if begun is None else "begun", hours)

@@ -10,7 +10,7 @@ from afield.bench.outcome import Failed
 from afield.bench.shard import Shard
 from afield.config.plan import Job, identity_of_record
 from afield.errors import AfieldError
-from afield.files import locked
+from afield.files import check_unlocked, locked
 from afield.results.folder import RunFolder
 from afield.results.records import (
     Record,
@@ -24,6 +24,7 @@ from afield.results.records import (
 WHO = "afield bench"
 RUNS = "runs"
 KEPT = "kept"
+DIVERGED = "diverged"
 
 
 @contextmanager
@@ -38,22 +39,42 @@ def open_folder(path: Path, shard: Shard | None = None, keep: Sequence[str] = ()
     with ExitStack() as stack:
         stack.enter_context(locked(path, WHO, shared=shard is not None))
         own = path / shard.folder if shard else path
+        others = [place for place in (path, *shard_folders(path)) if place != own]
         if shard:
             stack.enter_context(locked(own, WHO))
-        yield BenchFolder(own, [file for file in record_files(path) if file.parent != own], keep)
+            for place in others:
+                if place != path and not shard.divides_like(place.name):
+                    check_unlocked(place, WHO)  # of another division, with some of the same jobs
+        yield BenchFolder(own, [file for file in record_files(path) if file.parent != own], keep, others)
+
+
+def shard_folders(path: Path) -> list[Path]:
+    """The folders of shards in that of a benchmark, of any division."""
+    return sorted(path.glob("shard-*-of-*"))
+
+
+def begun_in(places: Sequence[Path], job: Job) -> Path | None:
+    """The folder of a run in one of these places, if it was begun there."""
+    return next((folder for place in places if (folder := place / RUNS / job.slug).exists()), None)
 
 
 class BenchFolder:
-    """`records.jsonl`, `failures.jsonl`, `runs/` and `kept/`. What a killed process left half-written is repaired.
+    """`records.jsonl`, `failures.jsonl`, `runs/`, `kept/` and `diverged/`, which has post-mortems of trainings.
 
-    `elsewhere` are files of records that others write: what they hold is not run again. `keep` are the selectors whose
+    What a killed process left half-written is repaired.
+
+    `elsewhere` are files of records that others write: what they hold is not run again. `others` are folders in which
+    shards, or all jobs, were worked on before: what was begun there goes on there. `keep` are the selectors whose
     checkpoints of recorded runs are kept.
     """
 
-    def __init__(self, path: Path, elsewhere: Sequence[Path] = (), keep: Sequence[str] = ()) -> None:
+    def __init__(
+        self, path: Path, elsewhere: Sequence[Path] = (), keep: Sequence[str] = (), others: Sequence[Path] = ()
+    ) -> None:
         self.records = path / "records.jsonl"
         self._failures = path / "failures.jsonl"
         self._runs = path / RUNS
+        self._others, self._diverged = others, path / DIVERGED
         self._kept, self._keep = path / KEPT, keep
         self._places = [path, *(file.parent for file in elsewhere)]
         self._recorded: list[list[Record]] = []
@@ -78,7 +99,7 @@ class BenchFolder:
 
     def run_folder(self, job: Job) -> Path:
         """Where a job trains."""
-        return self._runs / job.slug
+        return begun_in(self._others, job) or self._runs / job.slug
 
     def kept_folder(self, job: Job) -> Path:
         """Where the folder of a recorded run is that keeps checkpoints; no benchmark removes it."""
@@ -95,6 +116,7 @@ class BenchFolder:
         self._identities.add(job.identity)
         if self._failed.pop(job.identity, None):
             self._write_failures()
+            self._post_mortem(job).unlink(missing_ok=True)
         self.tidy(job)
 
     def add_failure(self, job: Job, failed: Failed) -> None:
@@ -104,6 +126,11 @@ class BenchFolder:
         rest = {**asdict(failed), "protocol": protocol, "config": job.config.as_dict()}
         self._failed[job.identity] = {"event": "failure", **named, **rest}
         self._write_failures()
+        folder = RunFolder(self.run_folder(job))
+        if folder.diverged.exists():
+            self._diverged.mkdir(exist_ok=True)
+            folder.diverged.replace(self._post_mortem(job))
+            self._remove(folder)
 
     def tidy(self, job: Job) -> None:
         """Remove the folder of a recorded run or, if some of its checkpoints are to be kept, put it aside with them."""
@@ -115,9 +142,15 @@ class BenchFolder:
             shutil.rmtree(self.kept_folder(job), ignore_errors=True)  # of an earlier record, which is gone
             self._kept.mkdir(exist_ok=True)
             folder.path.rename(self.kept_folder(job))
+        self._remove(folder)
+
+    def _remove(self, folder: RunFolder) -> None:
         shutil.rmtree(folder.path, ignore_errors=True)
         with suppress(OSError):  # it still holds other runs
-            self._runs.rmdir()
+            folder.path.parent.rmdir()
+
+    def _post_mortem(self, job: Job) -> Path:
+        return self._diverged / f"{job.slug}.ckpt"
 
     def _write_failures(self) -> None:
         if self._failed:

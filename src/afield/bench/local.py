@@ -14,6 +14,9 @@ from afield.bench.processes import Died, Worker, dismiss, stop
 from afield.bench.worker import attempt
 from afield.config.plan import Job
 
+CUDA_ERROR = "CUDA error"
+"""In the reason of a failure: after it nothing works on the GPU in the same process. Too little memory is none."""
+
 
 def work_here(assignments: Sequence[Assignment], watcher: Watcher) -> Outcomes:
     """One after the other, in this process."""
@@ -56,6 +59,8 @@ def work_in_processes(assignments: Sequence[Assignment], watcher: Watcher, count
                     watcher.retried(task.job, f"{outcome.reason}; retry {task.lost} of {patience.retries}")
                 else:
                     yield task.job, Failed(outcome.reason) if isinstance(outcome, Died) else outcome
+                if isinstance(outcome, Failed) and CUDA_ERROR in outcome.reason:
+                    worker.give_up(outcome.reason)
                 if worker.process.is_alive():
                     idle.append(worker)
                 elif waiting:

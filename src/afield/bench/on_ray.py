@@ -1,11 +1,15 @@
 """The engine of a Ray cluster: every job is a task, which Ray places where there is room, and retries if it is lost."""
 
+import math
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import tempfile
 import threading
 import time
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -29,6 +33,15 @@ USUAL_GPU_SHARE = 0.5  # because one run alone leaves a GPU idle at times
 SECONDS_BETWEEN_LOOKS = 1.0
 MISSING = "the engine ray needs Ray: pip install 'afield[ray]'"
 MARK = "driver"  # the file by which a node sees that the driver's folder is its own
+WATCH = """
+import os, select, signal, sys
+seconds, process = float(sys.argv[1]), int(sys.argv[2])
+while select.select([0], [], [], seconds)[0]:
+    if not os.read(0, 4096):
+        sys.exit()
+os.kill(process, signal.SIGKILL)
+"""
+"""What a watchdog does: every byte it reads is a sign of life, and the end of them the end of its work."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +55,11 @@ class Cluster:
     cpus_per_run: float = 1
 
     def __post_init__(self) -> None:
-        if (self.gpus_per_run or 0) < 0 or not self.cpus_per_run > 0:
+        gpus = self.gpus_per_run or 0.0
+        if not (math.isfinite(gpus) and gpus >= 0 and math.isfinite(self.cpus_per_run) and self.cpus_per_run > 0):
             raise AfieldError("a run gets more than 0 processors, and 0 GPUs or more: cpus_per_run, gpus_per_run")
+        if gpus > 1 and gpus % 1:
+            raise AfieldError(f"a run gets a part of one GPU or several whole ones, not {gpus:g}: gpus_per_run")
 
 
 @dataclass(frozen=True)
@@ -74,6 +90,7 @@ def work_on_ray(assignments: Sequence[Assignment], watcher: Watcher, cluster: Cl
             task = ray.remote(train_there).options(**options)
             tasks[task.remote(parcel(job, place), place.absolute(), driver)] = job, place
         waiting, begun = list(tasks), set[Path]()
+        check_room(ray, resources(ray, cluster, assignments[0]))
         try:
             while waiting:
                 # Ray would turn every signal into a KeyboardInterrupt of its own.
@@ -92,6 +109,15 @@ def work_on_ray(assignments: Sequence[Assignment], watcher: Watcher, cluster: Cl
                 ray.cancel(ref)  # as Ctrl-C would: a run saves where it stands
             if waiting:
                 ray.wait(waiting, num_returns=len(waiting), timeout=SECONDS_TO_STOP)
+
+
+def check_room(ray: Any, wanted: dict[str, float]) -> None:
+    """Warn if no node that is there now has what a run gets: all runs wait then, in silence, for one that has."""
+    names = {"num_cpus": "CPU", "num_gpus": "GPU"}
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    if not any(all(of.get(names[name], 0) >= value for name, value in wanted.items()) for of in nodes):
+        asked = " and ".join(f"{value:g} {names[name]}" for name, value in wanted.items() if value)
+        warnings.warn(f"no node of the cluster has {asked} for a run; runs wait until one joins", stacklevel=2)
 
 
 def outcome_of(ray: Any, ref: Any) -> Outcome:
@@ -152,6 +178,8 @@ def marked(folder: Path) -> Iterator[str]:
 def train_there(parcel: Parcel, folder: Path, driver: Driver) -> Outcome:
     """Train a job on a node: in its folder where that is shared, else in a temporary one of the node."""
     HeldSignals.insistent = False  # Ray repeats a cancellation until it is heard
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a driver in the background of a script hands it down
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     shared = driver.shares()
     # The same again if the job is retried on this node: then it goes on from its checkpoint.
     place = folder if shared else Path(tempfile.gettempdir()) / f"afield-bench-{os.getuid()}" / folder.name
@@ -176,23 +204,26 @@ def wait_until_free(folder: Path) -> None:
 
 
 class Watchdog:
-    """Ends this process if it is not called for so many seconds while the context lasts; Ray then retries the task."""
+    """Kills this process if it is not called for so many seconds while the context lasts; Ray then retries the task.
+
+    It is a process of its own: a thread would not run in a process that is stopped, or that waits inside a library.
+    """
 
     def __init__(self, seconds: float) -> None:
-        self.seconds, self.called, self.over = seconds, time.monotonic(), threading.Event()
+        words = [sys.executable, "-S", "-c", WATCH, str(seconds), str(os.getpid())]
+        self.process = subprocess.Popen(words, stdin=subprocess.PIPE, start_new_session=True)
 
     def __enter__(self) -> Self:
-        threading.Thread(target=self._watch, daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.over.set()
+        with suppress(BrokenPipeError):
+            self.process.communicate()  # closes the pipe, by which it knows that it is not needed any more
 
     def __call__(self) -> None:
         """Take note that the run has got on."""
-        self.called = time.monotonic()
-
-    def _watch(self) -> None:
-        while not self.over.wait(min(self.seconds, SECONDS_BETWEEN_LOOKS)):
-            if time.monotonic() - self.called >= self.seconds:
-                os.kill(os.getpid(), signal.SIGKILL)
+        pipe = self.process.stdin
+        assert pipe is not None
+        with suppress(BrokenPipeError):
+            pipe.write(b".")
+            pipe.flush()

@@ -47,7 +47,7 @@ def run_bench(
     *,
     shard: str | None = None,
     engine: str = "local",
-    retries: int = 2,
+    retries: int | None = None,
     stall_minutes: float | None = None,
     address: str | None = None,
     gpus_per_run: float | None = None,
@@ -65,7 +65,7 @@ def run_bench(
     each run gets `gpus_per_run` (half a GPU by default, where there are any) and `cpus_per_run`.
 
     A process that is killed, or makes no progress for `stall_minutes` (30 by default), is replaced, and its run is
-    tried again up to `retries` times. With `stall_minutes` given, one worker too gets a process of its own.
+    tried again up to `retries` times (2 by default). With one of these given, one worker too gets a process of its own.
 
     `keep` names selectors, such as "last", whose checkpoints are kept: a recorded run's folder then moves from `runs`
     to `kept` in `out`. Without it no checkpoint of a recorded run stays.
@@ -73,7 +73,8 @@ def run_bench(
     check_guarded()
     if workers is not None and workers < 1:
         raise AfieldError(f"a benchmark needs at least one worker, not {workers}")
-    patience = Patience(retries) if stall_minutes is None else Patience(retries, stall_minutes)
+    patience = Patience.asked(retries, stall_minutes)
+    watched = retries is not None or stall_minutes is not None
     carry_out: Engine
     if engine == "ray":
         from afield.bench.on_ray import MISSING, Cluster, work_on_ray
@@ -84,10 +85,10 @@ def run_bench(
         if find_spec("ray") is None:
             raise AfieldError(MISSING)
     elif engine == "local":
-        carry_out = partial(work_locally, workers=workers, watched=stall_minutes is not None, patience=patience)
+        carry_out = partial(work_locally, workers=workers, watched=watched, patience=patience)
     else:
         raise unknown("engine", engine, ("local", "ray"))
-    part = parse_shard(shard) if shard else None
+    part = None if shard is None else parse_shard(shard)
     jobs = read_plan(Path(plan))
     jobs = [keeping_job(job, keep) for job in (part.of(jobs) if part else jobs)]
     with open_folder(Path(out), part, keep) as folder:

@@ -24,6 +24,10 @@ class Shard:
         """Its folder inside that of the benchmark. `record_files` finds the records in it."""
         return f"shard-{self.number}-of-{self.count}"
 
+    def divides_like(self, folder: str) -> bool:
+        """Whether the folder of a shard is of the same division, with which it has no job in common."""
+        return folder.endswith(f"-of-{self.count}")
+
     def __str__(self) -> str:
         return f"{self.number}/{self.count}"
 

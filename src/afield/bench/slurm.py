@@ -1,5 +1,6 @@
 """The engine of a Slurm cluster: a script for an array of tasks, each of which takes one shard of a plan."""
 
+import re
 import shlex
 import shutil
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 from afield.config.plan import plan_jobs, read_plan_file
 from afield.errors import AfieldError
 from afield.files import write_whole
+from afield.results.folder import RunFolder
 
 SECONDS_BEFORE_THE_END = 120
 """So long before a task's time is up it is told to stop, and saves where its runs stand."""
@@ -34,8 +36,10 @@ class Array:
         if not 1 <= self.shards <= len(jobs):
             raise AfieldError(f"this plan has {len(jobs)} runs: it can have 1 to {len(jobs)} shards, not {self.shards}")
         for option in self.options:
-            if not option.startswith("-") or "\n" in option:
-                raise AfieldError(f"an option of sbatch is one line that begins with a dash, not '{option}'")
+            if not re.match(r"--?[A-Za-z]", option) or "\n" in option:
+                raise AfieldError(f"an option of sbatch is one line, such as --time=04:00:00 or -p gpu, not '{option}'")
+        if RunFolder(self.out).config.exists():
+            raise AfieldError(f"{self.out} holds a run of `afield train`; a benchmark needs a folder of its own")
         self.out.mkdir(parents=True, exist_ok=True)
         script = self.out / "slurm.sh"
         write_whole(script, self.text())

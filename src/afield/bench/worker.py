@@ -25,7 +25,10 @@ from afield.training.processes import Parcel, unpack
 
 
 def attempt(job: Job, folder: Path) -> Outcome:
-    """The records of a job's run, or why there are none. The folder of a run that failed by itself is removed."""
+    """The records of a job's run, or why there are none. The folder of a run that failed by itself is removed.
+
+    That of a training that diverged stays: the benchmark's folder keeps its post-mortem.
+    """
     try:
         return train_job(job, folder)
     except BusyFolderError as error:
@@ -33,6 +36,8 @@ def attempt(job: Job, folder: Path) -> Outcome:
     except OSError as error:
         # A full disk is not the run's fault: it goes on from its checkpoint once there is room.
         return failure_of(error)
+    except DivergedError as error:
+        return Failed(error.reason)  # its checkpoints go with its folder
     except Exception as error:
         failed = failure_of(error)
     finally:
@@ -55,8 +60,6 @@ def attempt_sent(parcel: Parcel, place: Path | None = None) -> Outcome:
 
 def failure_of(error: Exception) -> Failed:
     """An error as the reason of a failure."""
-    if isinstance(error, DivergedError):
-        return Failed(error.reason)  # its checkpoints go with its folder
     if isinstance(error, AfieldError):
         return Failed(" ".join(str(error).split()))
     if isinstance(error, OSError) and error.filename:
