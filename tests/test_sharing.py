@@ -10,9 +10,13 @@ from afield.training.devices import make_fabric
 from support.networks import FAMILIES
 from support.sharing import as_layer, differences
 
-# Presets are settings of these codes.
-METHODS = [name for name in afield.list_methods() if not name.endswith("-paper") and not name.startswith("far-")]
+NAMES = afield.list_methods()
+PAPERS = [name for name in NAMES if name.endswith("-paper")]
 WITH_NECK = {"neck": [12], "hidden": [8], "dropout": 0.5, "neck_dropout": 0.3}
+
+
+# By Adam, a gradient that is 0 but for rounding would be a whole step.
+PLAINLY = {"optimiser": "sgd"}
 
 
 def on(family, method):
@@ -21,7 +25,7 @@ def on(family, method):
     return as_layer(method, network=network, data=data)
 
 
-CASES = {method: as_layer(method) for method in METHODS} | {
+CASES = {name: as_layer(name, training=PLAINLY if name in PAPERS else {}) for name in NAMES} | {
     "dropout, in the backbone and after it": as_layer("far", network=WITH_NECK),
     "without a target": as_layer("dann", "dg"),
     "statistics of each domain": as_layer("mixstyle", network=WITH_NECK | {"batch_norm": "each"}),

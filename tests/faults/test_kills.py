@@ -14,6 +14,7 @@ from support.killed_often import train_often
 from support.resuming import assert_equal_runs
 
 HELPER = Path(__file__).parents[1] / "support/killed_often.py"
+IMAGES = 60
 MOMENTS = ["step", "evaluating", "saving"] * 5
 SEED = int(os.environ.get("AFIELD_KILLS", "0")) or random.randrange(10**6)
 
@@ -35,16 +36,25 @@ def test_fifteen_kills_while_stepping_evaluating_and_saving_change_nothing(toy, 
 def images(tmp_path):
     """Three domains of image files, the last to adapt to."""
     rng = np.random.default_rng(0)
-    for number in range(60):
+    for number in range(IMAGES):
         place = tmp_path / "images" / f"d{number % 3}" / "ab"[number // 3 % 2]
         place.mkdir(parents=True, exist_ok=True)
         Image.fromarray(rng.integers(0, 256, (16, 16, 3), np.uint8)).save(place / f"{number}.png")
     return tmp_path / "images"
 
 
+def packs(cache):
+    """The pixels of each pack; after so many steps all of them have been read."""
+    return {file.name: file.read_bytes() for file in cache.glob("packed/*.pack")}
+
+
 def test_five_kills_while_the_cache_is_packed_change_nothing(images, tmp_path, monkeypatch):
     monkeypatch.setenv("AFIELD_CACHE", str(tmp_path / "cache"))
-    killed(tmp_path / "killed", images, ["packing"] * 5)
+    killed(tmp_path / "killed", images, ["packed", "packing", "syncing", "packed", "syncing"])
+    said = [np.unpackbits(np.fromfile(file, np.uint8)).sum() for file in (tmp_path / "cache/packed").glob("*.done")]
+    assert 0 < sum(said) < IMAGES, "some images are packed and some are not"
     resumed = train_often(tmp_path / "killed", str(images), resume=True)
     monkeypatch.setenv("AFIELD_CACHE", str(tmp_path / "other"))
+    monkeypatch.setattr("afield.data.open._opened", {})  # or both runs would read the same packs
     assert_equal_runs(resumed, train_often(tmp_path / "unbroken", str(images)))
+    assert packs(tmp_path / "cache") == packs(tmp_path / "other")

@@ -2,6 +2,7 @@
 
 `python killed_often.py OUT DATA SEED MOMENT...` trains into OUT on the toy data or on a folder of images. Each fork
 goes on with the run; it is killed by SIGKILL at its moment, and how far that was from the moment's beginning is drawn.
+Packs are saved so often that each fork finds some that are partly filled.
 """
 
 import os
@@ -21,6 +22,7 @@ from afield.training.loop import Loop
 from conftest import SMALL, register_data, toy_data
 
 OFTEN = SMALL | {"training.evaluate_every": 5, "training.checkpoint_every": 3}
+SAVE_EVERY = 4  # images of a pack: the batch of a domain
 FILES = OFTEN | {"data.placement": "streamed", "data.workers": 1, "network.backbone": "digit"}
 
 
@@ -66,6 +68,50 @@ def half_written(plain):
     return save
 
 
+def half_an_image(plain):
+    def pwrite(file, content, offset):
+        plain(file, content[: len(content) // 2], offset)
+        kill()
+
+    return pwrite
+
+
+def kill_after_saves(number):
+    """Packs are saved so often and no more, however many threads fill them."""
+    plain, left, one_by_one = packed._save, [number], threading.Lock()
+
+    def save(*arguments):
+        with one_by_one:
+            plain(*arguments)
+            left[0] -= 1
+            if not left[0]:
+                kill()
+
+    packed._save = save
+
+
+def lose_power_at_sync(number):
+    """The so-manieth time that pixels are to be seen safely to disk, all that are not yet there are lost."""
+    write, sync, unsafe, left, one_by_one = os.pwrite, os.fdatasync, [], [number], threading.Lock()
+
+    def pwrite(file, content, offset):
+        with one_by_one:
+            unsafe.append((file, len(content), offset))
+            return write(file, content, offset)
+
+    def fdatasync(file):
+        with one_by_one:
+            left[0] -= 1
+            if not left[0]:
+                for other, count, offset in unsafe:
+                    write(other, bytes(count), offset)
+                kill()
+            sync(file)
+            unsafe[:] = [each for each in unsafe if each[0] != file]
+
+    packed.os.pwrite, packed.os.fdatasync = pwrite, fdatasync
+
+
 def arm(moment, rng):
     if moment == "step":
         at_call(Loop, "_train_step", rng.randint(1, 6), soon(rng.uniform(0, 0.01)))
@@ -74,11 +120,16 @@ def arm(moment, rng):
     elif moment == "saving":
         at_call(checkpoint, "save_file", rng.randint(1, 2), half_written)
     elif moment == "packing":
-        at_call(packed.os, "pwrite", rng.randint(1, 20), lambda plain: lambda *_: kill())
+        at_call(packed.os, "pwrite", rng.randint(1, 12), half_an_image)
+    elif moment == "syncing":
+        lose_power_at_sync(rng.randint(1, 2))
+    elif moment == "packed":
+        kill_after_saves(rng.randint(1, 2))
 
 
 def main(out, data, seed, *moments):
     register_data("toy")(toy_data)
+    packed.SAVE_EVERY = SAVE_EVERY
     rng = random.Random(int(seed))
     for moment in moments:
         child = os.fork()
