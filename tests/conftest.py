@@ -5,6 +5,7 @@
 
 import os
 import shutil
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -29,6 +30,8 @@ from support.digit5_files import fill
 from support.outside import forget
 
 torch.set_num_threads(1)
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell starts what it puts in the background
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 hypothesis_settings.register_profile("afield", deadline=None)  # how long an example takes depends on the machine
 hypothesis_settings.load_profile("afield")
 
