@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -123,6 +124,23 @@ def test_a_node_that_does_not_see_the_folder_trains_in_one_of_its_own(toy, tmp_p
     assert trained == [folder, own]
     assert own.is_relative_to(tmp_path / "temporary")
     assert (folder.exists(), own.exists()) == (True, False), "its records are on their way, and nothing else is needed"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "has_room"),
+    [
+        ([({"CPU": 4.0, "GPU": 1.0}, True)], True),
+        ([({"CPU": 4.0}, True), ({"CPU": 2.0, "GPU": 0.5}, True)], True),
+        ([({"CPU": 4.0}, True), ({"CPU": 1.0, "GPU": 1.0}, True)], False),  # a run is on one node
+        ([({"CPU": 4.0}, True), ({"CPU": 4.0, "GPU": 1.0}, False)], False),  # which has left
+        ([], False),
+    ],
+)
+def test_runs_that_wait_because_no_node_has_room_for_one_are_said_to_wait(nodes, has_room, recwarn):
+    ray = SimpleNamespace(nodes=lambda: [{"Resources": has, "Alive": lives} for has, lives in nodes])
+    on_ray.check_room(ray, {"num_cpus": 2, "num_gpus": 0.5})
+    said = "no node of the cluster has 2 CPU and 0.5 GPU for a run; runs wait until one joins"
+    assert [str(warning.message) for warning in recwarn] == ([] if has_room else [said])
 
 
 WATCHED = """

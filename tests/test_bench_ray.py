@@ -1,4 +1,4 @@
-"""The engine of a Ray cluster, on one that the test starts: what is killed goes on, and a node that joins gets work."""
+"""The engine of a Ray cluster, on one that the tests start: what is killed goes on, and a node that joins gets work."""
 
 import os
 import signal
@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from afield.bench.run import run_bench
+from afield.bench import on_ray
+from afield.bench.engines import Patience
+from afield.bench.processes import interrupts_ignored
+from afield.bench.run import read_plan, run_bench
 from support.benching import recorded, step_of, wait_for, wait_until_further, write_digits_plan
-from support.children import descendants
+from support.children import alive, descendants
 from support.command import COMMAND
 
 pytest.importorskip("ray", reason="Ray is not installed")
@@ -20,7 +23,10 @@ def cluster():
     from ray.cluster_utils import Cluster
 
     before = signal.getsignal(signal.SIGTERM)
-    started = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "num_gpus": 0})
+    # So that a node that is killed is missed after a second, and not after a quarter of a minute.
+    health = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500, "health_check_failure_threshold": 2}
+    with interrupts_ignored():  # as Ray's processes do that a script has started in the background
+        started = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "num_gpus": 0, "_system_config": health})
     signal.signal(signal.SIGTERM, before)  # Ray has one of its own
     yield started
     started.shutdown()
@@ -41,7 +47,12 @@ def wait_for_waiting_tasks(cluster, driver, count):
     wait_for(lambda: submitted() and not descendants(os.getpid(), "ray::baseline"))
 
 
-def test_a_killed_task_and_a_killed_driver_go_on_and_a_late_node_gets_work(cluster, tmp_path, monkeypatch):
+def tasks_of(node):
+    """The processes of a node that train."""
+    return descendants(node.all_processes["raylet"][0].process.pid, "ray::baseline")
+
+
+def test_killed_tasks_drivers_and_nodes_change_nothing_and_a_late_node_gets_work(cluster, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_digits_plan("plan.toml", [0, 1])
     words = [*COMMAND, "bench", "plan.toml", "--out", "out", "--engine", "ray", "--address", cluster.address]
@@ -55,13 +66,46 @@ def test_a_killed_task_and_a_killed_driver_go_on_and_a_late_node_gets_work(clust
     assert driver.wait() == -signal.SIGKILL
 
     # No node has a GPU yet, so nothing trains; of one that joins, each run gets half.
-    driver = subprocess.Popen([*words, "--gpus-per-run", "0.5"], stdout=subprocess.PIPE, text=True)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    driver = subprocess.Popen([*words, "--gpus-per-run", "0.5"], **pipes)
     wait_for_waiting_tasks(cluster, driver, 2)
-    cluster.add_node(num_cpus=2, num_gpus=1)
+    lost = cluster.add_node(num_cpus=2, num_gpus=1)
     wait_until_further("out")
-    said, _ = driver.communicate()
-    assert driver.returncode == 0
+
+    # A node that is lost takes its tasks along, and another goes on with them.
+    tasks = tasks_of(lost)
+    cluster.remove_node(lost, allow_graceful=False)
+    wait_for(lambda: not any(map(alive, tasks)))
+    assert tasks
+    other = cluster.add_node(num_cpus=2, num_gpus=1)
+    wait_for(lambda: tasks_of(other))
+    wait_until_further("out")
+    said, warned = driver.communicate()
+    assert driver.returncode == 0, warned
     assert "2 of 2 runs are recorded" in said
+    assert "no node of the cluster has 1 CPU and 0.5 GPU for a run; runs wait until one joins" in warned
     assert run_bench("plan.toml", "unbroken", 1, progress=False).recorded == 2
     assert recorded() == recorded("unbroken"), "bit for bit the runs that were never killed"
     assert [path.name for path in Path("out").iterdir()] == ["records.jsonl"]
+
+
+class Interrupted:
+    """A watcher during whose work somebody presses Ctrl-C, once the run has been evaluated."""
+
+    def begun(self, job):
+        records = Path("out/runs") / job.slug / "records.jsonl"
+        wait_for(lambda: records.exists() and '"evaluation"' in records.read_text("utf-8"))
+        raise KeyboardInterrupt
+
+
+def test_a_cancelled_task_hears_of_it_and_saves_where_it_stands(cluster, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    # Neither a checkpoint nor the end comes in time.
+    never = {"training.steps": 10**6, "training.checkpoint_every": 10**6}
+    write_digits_plan("plan.toml", [0], **never, **{"training.evaluate_every": 20})
+    (job,) = read_plan(Path("plan.toml"))
+    Path("out").mkdir()
+    assignments = [(job, Path("out/runs") / job.slug)]
+    with pytest.raises(KeyboardInterrupt):
+        list(on_ray.work_on_ray(assignments, Interrupted(), on_ray.Cluster(cluster.address), Patience()))
+    assert step_of("out") >= 20

@@ -1,15 +1,18 @@
 """Parts of a plan, and what a plan has still to do."""
 
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
-from afield import AfieldError
+from afield import AfieldError, files
 from afield.app.cli import main
+from afield.bench import folder as bench_folder
 from afield.bench.estimate import dry_run
 from afield.bench.folder import open_folder
 from afield.bench.run import read_plan, run_bench
 from afield.bench.shard import Shard, parse_shard
+from afield.files import BusyFolderError, locked
 from afield.results.records import read_records, rewrite_records
 from afield.results.table import make_table
 from afield.training.loop import Loop
@@ -68,6 +71,51 @@ def test_shards_may_be_at_work_together_but_not_beside_a_benchmark_of_all_runs()
     with open_folder(Path("out")), pytest.raises(AfieldError, match=r"at work in out$"):
         bench("1/2")
     assert not Path("out").exists(), "nothing was trained, and nothing is left"
+
+
+@pytest.mark.parametrize("moment", [0, 1, 2, 3])
+def test_of_two_divisions_that_start_at_once_only_one_is_at_work(monkeypatch, moment):
+    at_work, steps = [], 0
+
+    def start(shard):
+        with suppress(BusyFolderError):
+            others.enter_context(open_folder(Path("out"), shard))
+            at_work.append(shard)
+
+    def step():
+        nonlocal steps
+        steps += 1
+        if steps == moment + 1:
+            start(Shard(1, 3))  # whose own steps come later than this one
+
+    @contextmanager
+    def locked_in_steps(*words, **options):
+        step()
+        with locked(*words, **options):
+            step()
+            yield
+
+    monkeypatch.setattr(bench_folder, "locked", locked_in_steps)
+    with ExitStack() as others:
+        start(Shard(1, 2))
+        assert len(at_work) == 1
+        assert at_work[0].count == (2 if moment == 3 else 3), "whoever has its lock first"
+    assert not list(Path().glob("out/*"))
+
+
+def test_shards_of_a_division_that_look_at_an_older_one_at_once_do_not_refuse_each_other(monkeypatch):
+    Path("out/shard-1-of-3").mkdir(parents=True)
+    release, opened = files._release, []
+
+    def after_another(descriptor):
+        monkeypatch.setattr(files, "_release", release)
+        with open_folder(Path("out"), Shard(2, 2)):
+            opened.append(descriptor)
+        release(descriptor)
+
+    monkeypatch.setattr(files, "_release", after_another)
+    with open_folder(Path("out"), Shard(1, 2)):
+        assert opened, "the second was at work while the first looked"
 
 
 def test_a_run_that_a_shard_began_goes_on_without_shards(monkeypatch):

@@ -99,6 +99,15 @@ def test_labels_may_be_numbers(tmp_path, rows):
     assert opened(tmp_path / "pandas.parquet").classes == ("2", "10")
 
 
+def test_a_parquet_manifest_may_have_texts_of_any_kind_but_no_column_twice(tmp_path, rows):
+    paths, domains, labels = (arrow.array([row[n] for row in rows]) for n in range(3))
+    columns = [paths.cast(arrow.string_view()), domains.cast(arrow.large_string()), labels, labels]
+    for heads in (["path", "domain", "label", "label.x"], ["path", "domain", "label", "label"]):
+        parquet.write_table(arrow.Table.from_arrays(columns, heads), tmp_path / f"{heads[-1]}.parquet")
+    assert opened(tmp_path / "label.x.parquet").checksum() == opened(tmp_path / "pictures").checksum()
+    fails(tmp_path / "label.parquet", "it has two columns 'label'")
+
+
 def test_columns_may_have_other_names(manifest, rows):
     write(manifest, rows, ("Path", "site", "diagnosis"))
     fails(manifest, "has no column 'domain' (its columns: Path, site, diagnosis)", "data.domain_column")

@@ -154,9 +154,10 @@ def locked(folder: Path, who: str, *, shared: bool = False) -> Iterator[None]:
 
 
 def check_unlocked(folder: Path, who: str) -> None:
-    """Raise if another process is at work in the folder now."""
+    """Raise if another process has the folder alone now."""
     if folder.is_dir():
-        _release(_lock(folder, who))
+        with suppress(FileNotFoundError):  # whoever had made it has just removed it
+            _release(_lock(folder, who, shared=True))  # or two that look at once would take each other for its owner
 
 
 def _lock(folder: Path, who: str, shared: bool = False) -> int:

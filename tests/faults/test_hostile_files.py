@@ -6,9 +6,11 @@ import sys
 from dataclasses import replace
 
 import numpy as np
+import pyarrow as arrow
 import pytest
 import torch
 from PIL import Image
+from pyarrow import parquet
 from safetensors import safe_open
 from safetensors.torch import save_file
 
@@ -102,6 +104,40 @@ def test_tables_that_a_backbone_computes_for_very_large_images_take_no_memory(tm
     save_checkpoint(tmp_path / "some.ckpt", Checkpoint(config.as_dict(), ("a", "b"), ("x",), preprocessing, 0, state))
     with pytest.raises(AfieldError, match="tables of its backbone 'levit_128s' would take too much memory"):
         afield.load(tmp_path / "some.ckpt")
+
+
+LIST = """
+for path in sys.argv[1:]:
+    try:
+        print(len(list_manifest(Path(path), skip_bad=True).entries))
+    except AfieldError as error:
+        print(error)
+"""
+
+
+def test_a_small_parquet_manifest_takes_little_memory(tmp_path):
+    rows, long = 600, "d" * 200_000
+    columns = {"path": [f"{n}.png" for n in range(rows)], "domain": ["d"] * rows, "label": ["a"] * rows}
+    changes = {
+        "long": lambda: {"domain": [long] * rows},  # stands in the file once
+        "padded": lambda: {"domain": [f"{long} "] * rows},
+        "longer": lambda: {"label": ["a" * 100_000_000, *columns["label"][1:]]},
+        "lists": lambda: {"label": [["a"] * 10_000] * rows},
+        "bytes": lambda: {"label": arrow.array([long.encode()] * rows, arrow.binary(len(long)))},
+    }
+    paths = [tmp_path / f"{name}.parquet" for name in changes]
+    for path, change in zip(paths, changes.values(), strict=True):
+        table = arrow.table(columns | change())
+        parquet.write_table(table, path, compression="zstd", dictionary_pagesize_limit=10**9)
+        assert path.stat().st_size < 50_000
+    imports = "from pathlib import Path; from pyarrow import parquet; from afield import AfieldError; "
+    taken, said = memory_of(f"{imports}from afield.data.manifest import list_manifest", LIST, *paths)
+    shared, trimmed, longer, *others = said.splitlines()
+    assert shared == trimmed == str(rows)
+    assert "bytes would unpack to 100,0" in longer
+    assert all(line.endswith("parquet: its column 'label' has neither text nor numbers") for line in others)
+    assert len(others) == 2
+    assert taken < 100 * MEGABYTE
 
 
 @pytest.mark.parametrize("size", [0, -1, 4097, 10**9])

@@ -1,7 +1,11 @@
-"""Twenty kills at random moments, one after the other: the run goes on each time, and ends as one never killed."""
+"""Twenty kills at random moments, one after the other: the run goes on each time, and ends as one never killed.
+
+And what a killed process leaves behind: its decoders end with it, and say nothing.
+"""
 
 import os
 import random
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -58,3 +62,34 @@ def test_five_kills_while_the_cache_is_packed_change_nothing(images, tmp_path, m
     monkeypatch.setattr("afield.data.open._opened", {})  # or both runs would read the same packs
     assert_equal_runs(resumed, train_often(tmp_path / "unbroken", str(images)))
     assert packs(tmp_path / "cache") == packs(tmp_path / "other")
+
+
+KILLED = """
+import io, os, select, signal
+from PIL import Image
+from afield.data.decoder import LENGTH, receive, send
+from afield.data.decoding import DecoderPool
+
+connection = DecoderPool(1)._idle.get()
+stream = io.BytesIO()
+Image.new("RGB", (8, 8)).save(stream, "PNG")
+images = [stream.getvalue()] * 16
+{moment}
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+"""A process that has a decoder, and is killed at some moment of its talk with it."""
+
+
+@pytest.mark.parametrize(
+    "moment",
+    [
+        pytest.param("send(connection, ('probe', images)); select.select([connection], [], [])", id="an answer unread"),
+        # Larger than what a socket holds: the decoder is still sending it.
+        pytest.param("send(connection, ('decode', images, 512, 'squash')); receive(connection)", id="half an answer"),
+        pytest.param("connection.sendall(LENGTH.pack(1000) + b'x')", id="half a request"),
+    ],
+)
+def test_the_decoders_of_a_killed_process_end_and_say_nothing(moment):
+    # The decoder has the same stderr, so that this waits for the end of both.
+    done = subprocess.run([sys.executable, "-c", KILLED.format(moment=moment)], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (-signal.SIGKILL, "")

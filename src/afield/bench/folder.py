@@ -39,12 +39,13 @@ def open_folder(path: Path, shard: Shard | None = None, keep: Sequence[str] = ()
     with ExitStack() as stack:
         stack.enter_context(locked(path, WHO, shared=shard is not None))
         own = path / shard.folder if shard else path
-        others = [place for place in (path, *shard_folders(path)) if place != own]
         if shard:
             stack.enter_context(locked(own, WHO))
-            for place in others:
-                if place != path and not shard.divides_like(place.name):
-                    check_unlocked(place, WHO)  # of another division, with some of the same jobs
+        # Only now, with a lock of its own that others can see: of two that start at once, one at least sees the other.
+        others = [place for place in (path, *shard_folders(path)) if place != own]
+        for place in others:
+            if shard and place != path and not shard.divides_like(place.name):
+                check_unlocked(place, WHO)  # of another division, with some of the same jobs
         yield BenchFolder(own, [file for file in record_files(path) if file.parent != own], keep, others)
 
 

@@ -13,6 +13,7 @@ import socket
 import struct
 import sys
 import warnings
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,9 @@ def main() -> None:
     # What Pillow says of an odd file names no file; what is wrong with one is in the answer.
     warnings.simplefilter("ignore")
     logging.disable()
-    with socket.socket(fileno=int(sys.argv[1])) as connection:
+    # A parent that is killed with an answer unread resets the socket, and one in the middle of an answer breaks it.
+    # That ends this process like any other end, and nobody is left to whom a traceback would say anything.
+    with socket.socket(fileno=int(sys.argv[1])) as connection, suppress(ConnectionError):
         while (request := receive(connection)) is not None:
             kind, *arguments = request
             (decode if kind == "decode" else probe)(connection, *arguments)

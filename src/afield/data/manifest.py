@@ -4,6 +4,7 @@ import csv
 import math
 import os
 from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ from afield.errors import AfieldError
 from afield.files import check_regular
 
 MANIFEST_SUFFIXES = (".csv", ".parquet")
+SMALL_BYTES, MOST_TIMES = 10_000_000, 100
+"""A Parquet manifest may unpack to so many bytes, or to so many times its size: names of files pack to a twentieth."""
 LAYOUT = "a manifest has the columns path, domain, label and, where splits are given, split"
 
 
@@ -73,13 +76,57 @@ def _read_parquet(path: Path, columns: dict[str, str]) -> Iterator[Sequence[Any]
     except ImportError as error:
         raise AfieldError("a Parquet manifest needs pyarrow: pip install pyarrow") from error
     try:
-        with parquet.ParquetFile(path) as file:
-            chosen = _chosen(path, file.schema_arrow.names, columns)
-            for batch in file.iter_batches(columns=[head for head in chosen if head]):
-                cells = [batch.column(head).to_pylist() if head else [None] * len(batch) for head in chosen]
+        metadata = parquet.read_metadata(path)
+        schema = metadata.schema.to_arrow_schema()
+        chosen = _chosen(path, schema.names, columns)
+        given = [head for head in chosen if head]
+        # Arrow reads `label.x` along with `label`, as if it were a part of it.
+        read = [field for field in schema if any(f"{field.name}.".startswith(f"{head}.") for head in given)]
+        _check_memory(path, metadata, read)
+        # As dictionaries: a long text that stands in the file once, for all rows, is in memory once.
+        with parquet.ParquetFile(path, metadata=metadata, read_dictionary=[field.name for field in read]) as file:
+            for batch in file.iter_batches(columns=given):
+                cells = [_cells(batch.column(head)) if head else [None] * len(batch) for head in chosen]
                 yield from zip(*cells, strict=True)
-    except arrow.ArrowException as error:
+    # Not only Arrow's own: bytes that are no UTF-8, a date beyond the calendar, a type that it does not know.
+    except (arrow.ArrowException, ValueError, OverflowError, LookupError) as error:
         raise AfieldError(f"cannot read {path}: {_first_line(error)}") from error
+
+
+def _check_memory(path: Path, metadata: Any, fields: Sequence[Any]) -> None:
+    """Raise if a Parquet file would take far more memory than its size lets one expect.
+
+    A few bytes of it can stand for a long list in a row, or for one long value in every row. Of a text there is one
+    copy for all rows, and numbers are short; no manifest has lists, or bytes of a fixed length. How much a file unpacks
+    to is what it says itself, for nothing in Arrow measures a page, or limits it, before it is unpacked.
+    """
+    from pyarrow import types
+
+    texts = (types.is_string, types.is_large_string, types.is_string_view, types.is_dictionary)
+    others = (types.is_primitive, types.is_decimal, types.is_null)
+    for number, field in enumerate(fields):
+        if not any(fits(field.type) for fits in (*texts, *others)):
+            raise AfieldError(f"cannot read {path}: its column '{field.name}' has neither text nor numbers")
+        if field.name in (other.name for other in fields[:number]):
+            raise AfieldError(f"cannot read {path}: it has two columns '{field.name}'")
+    # Of row groups and not of their columns, whose metadata may end this process: Arrow throws where nobody catches.
+    unpacked = sum(metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups))
+    size = path.stat().st_size
+    if unpacked > max(SMALL_BYTES, MOST_TIMES * size):
+        raise AfieldError(f"cannot read {path}: its {size:,} bytes would unpack to {unpacked:,}")
+
+
+def _cells(column: Any) -> list[Any]:
+    """The cells of a column of Arrow, of which equal texts are one object."""
+    if not hasattr(column, "dictionary"):
+        return list(column.to_pylist())
+    texts = column.dictionary
+
+    @cache  # and not all of them at once: every batch of a large file has the same large dictionary
+    def text(number: int | None) -> str | None:
+        return None if number is None else _text(texts[number].as_py())
+
+    return [text(number) for number in column.indices.to_pylist()]
 
 
 def _chosen(path: Path, heads: Sequence[str], columns: dict[str, str]) -> list[str]:
