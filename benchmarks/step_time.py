@@ -2,6 +2,7 @@
 
     python benchmarks/step_time.py [--methods far,baseline] [--ways graph,compiled] [--precision bf16] [--json FILE]
                                    [--optimiser adam] [--neck 256,128] [--hidden 100] [--batch-norm apart]
+                                   [--backbone tf_efficientnet_lite0 --size 224 --batch 32 --pool average]
 
 The step is the whole of it: drawing and augmenting the batch, forward, backward and update, over images that live on
 the device. Images are noise: what is in them does not change the time. Prints milliseconds per step (the median
@@ -57,8 +58,9 @@ class Timing:
         return 1000 * self.images / self.milliseconds
 
 
-def noise_domains(size: int, count: int = 4000) -> DomainSet:
-    """Five domains of noise."""
+def noise_domains(size: int) -> DomainSet:
+    """Five domains of noise, of less than a gigabyte."""
+    count = min(4000, 50_000_000 // size**2)
     rng = np.random.default_rng(0)
 
     def split(n: int) -> Split:
@@ -81,7 +83,7 @@ def make_step(method: str, way: str, data: DomainSet, arguments: argparse.Namesp
         lr=1e-4,  # whatever it is, the time is the same, and noise does not make training diverge
     )
     task, _ = make_task(data, "uda", "target")
-    network = {"width": arguments.width, "pool": arguments.pool}
+    network = {"backbone": arguments.backbone, "width": arguments.width, "pool": arguments.pool, "pretrained": False}
     for name in ("neck", "hidden", "batch_norm"):
         # What is left at its default may be another in a method's preset.
         if getattr(arguments, name) != NetworkOptions.model_fields[name].default:
@@ -171,7 +173,7 @@ def described(row: dict[str, Any]) -> str:
     parts = [
         f"{row['device']}, torch {row['torch']}, {row['precision']}",
         f"5 x {row['batch']} images of {row['size']} x {row['size']}",
-        f"digit network of width {row['width']}",
+        f"digit network of width {row['width']}" if row.get("backbone", "digit") == "digit" else row["backbone"],
         *layers,
         *([f"batch norm {kind}"] if kind != "together" else []),
         *([optimiser] if optimiser != "sgd" else []),
@@ -193,6 +195,7 @@ def main() -> None:
     parser.add_argument("--precision", choices=PRECISIONS, default="bf16" if on_gpu else "fp32")
     parser.add_argument("--batch", type=int, default=64, help="images per domain")
     parser.add_argument("--size", type=int, default=32, help="of an image")
+    parser.add_argument("--backbone", default="digit", help="or a timm model, which gets random weights")
     parser.add_argument("--width", type=int, default=64, help="of the digit network")
     parser.add_argument(
         "--pool", choices=get_args(NetworkOptions.model_fields["pool"].annotation), default="average2x2"

@@ -288,6 +288,7 @@ def test_the_step_timer_times_a_method_beside_the_baseline_and_shows_what_it_wro
     ]  # fmt: skip
     first, second = [line for line in script.recorded(file).splitlines() if line.endswith(".")]
     assert second == first.removesuffix(".") + ", neck 12, 6, hidden 5, batch norm each, adam."
+    assert script.described(row | {"backbone": "resnet18"}).count("resnet18") == 1
     monkeypatch.setattr(sys, "argv", ["step_time.py", "--show", str(tmp_path / "none")])
     with pytest.raises(SystemExit, match="cannot read"):
         script.main()
