@@ -2,9 +2,9 @@
 
     python benchmarks/bench_time.py 8 results/digit5 [plans/digit5-paper.toml] [baseline dann]
 
-From the number of processes that shared the machine, records, the plan to look at and its rows; without these, all. Seconds
-are means over runs. The milliseconds are those of a run divided by its steps and by the processes: evaluations, checkpoints
-and the recording of the step are part of them; starting the processes is not.
+From the number of processes that shared the machine, records, the plan to look at and its rows; without these, all.
+Seconds are means over runs. The milliseconds are those of a run divided by its steps and by the processes: evaluations,
+checkpoints and the recording of the step are part of them; starting the processes is not.
 """
 
 import sys

@@ -60,6 +60,21 @@ def test_the_same_target_images_again_change_no_loss_that_is_a_mean_over_them():
     same(*(next(iter(adapting().training_step(given))) for given in (twice, batch)))
 
 
+def test_the_encoder_of_adda_takes_the_targets_statistics_of_all_its_images():
+    found = {}
+    for kind in ("together", "apart", "each"):
+        torch.manual_seed(0)
+        network = {"width": 8, "batch_norm": kind}
+        method = create_method("adda", num_classes=3, num_sources=2, image_size=8, network=network).double().train()
+        method.phase = 1
+        # Twice as many of the target as of a source.
+        batch = Batch(torch.randn(16, 3, 8, 8, dtype=torch.float64), torch.arange(8) % 3, num_sources=2)
+        next(iter(method.training_step(batch)))
+        found[kind] = method.backbone.state_dict()
+    same(found["apart"], found["together"])
+    same(found["each"], found["together"])
+
+
 def test_batch_norm_apart_takes_the_targets_statistics_of_all_its_images():
     method = adapting()
     method.layout.note(num_sources=2, per_domain=4, target_batches=3)

@@ -102,6 +102,8 @@ class ADDA(Method):
             copies, values = (list(m.state_dict().values()) for m in (self.source_backbone, self.backbone))
             torch._foreach_copy_(copies, values)
             return
-        F = self.backbone(self.images(batch))
+        images = self.images(batch)
+        with self.layout.of((len(images), True)):  # or batch norm would take them for the first of the sources
+            F = self.backbone(images)
         yield self.losses_of(F, batch)
         yield {"encoder": self.encoder_loss(F)}

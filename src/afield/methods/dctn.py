@@ -26,7 +26,8 @@ Differences from the paper:
   believed ones it let the first few classes take all.
 - The loop raises the weights of confusion and labels from 0.
 - The losses of the C_j are averaged over the N sources, not added, so that classification weighs as much as in other
-  methods. Confusion, which is of one source, is divided by N with them.
+  methods. Confusion, which is of one source, is divided by N with them; it is a mean over the images of both domains,
+  half of the sum of two means.
 - The optimiser is the loop's (authors: Adam).
 - All sources know all classes: there is no category shift.
 - The authors' code weighs the vote by one number per source, and its D_j give no probability: their loss is a square,
