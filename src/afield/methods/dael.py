@@ -13,8 +13,9 @@ augmentation, A(x) a strong view of the same image; p_i(.) is what expert i pred
 What teaches (p_i in L_cr, the label in L_u) is a constant.
 
 Differences from the paper:
-- All images of a step pass the network together. With `network.batch_norm = "each"` every domain and its strong views are
-  normalised alone, as in the authors' code; with "apart" the target together with its strong views, the sources without.
+- All images of a step pass the network together. With `network.batch_norm = "each"` every domain and its strong views
+  are normalised alone, as in the authors' code; with "apart" the target is together with its strong views, and the
+  sources are not.
 - Strong views are RandAugment as in the authors' code (`afield.data.strong_views`), for photographs without Cutout.
 - Without a target (DG), L_u is absent, as in the paper.
 """

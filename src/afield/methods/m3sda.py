@@ -19,8 +19,8 @@ Differences from the paper:
 - It gives no lambda. Ours weighs the distance against classification about as DASSL's does for m3sda-beta: 0.5 times
   the mean over both moments and all pairs, where ours is a sum of four such means (the authors' digit code: 0.0005
   times another distance). The same lambda weighs twice as much in m3sda, whose classification has half as many terms.
-  DASSL's second moment is the variance; the paper's, and ours, is raw. The loop raises lambda from 0, as it does for all
-  distances.
+  DASSL's second moment is the variance; the paper's, and ours, is raw. The loop raises lambda from 0, as it does for
+  all distances.
 - For the updates of m3sda-beta, what MCD's file says holds too.
 - The authors' code for digits has another distance. It compares centred features image by image in place of means, then
   central moments up to the fifth; it neither centres nor averages the fourth source, counts one pair of sources twice
