@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import h5py
 import numpy as np
@@ -22,6 +23,8 @@ from afield import AfieldError
 from afield.app import images as app_images
 from afield.app.predict import csv_pieces, write_predictions
 from afield.bench import worker
+from afield.bench.folder import BenchFolder
+from afield.bench.progress import BenchProgress
 from afield.config.training import TrainingOptions
 from afield.data.cache import load_or_build
 from afield.data.digit5 import formats
@@ -32,6 +35,7 @@ from afield.results.run import read_run
 from afield.results.table import make_table
 from afield.training.checkpoint import KEY, load_checkpoint, save_checkpoint
 from afield.training.rates import STEPS_OF_RATES, RateTable
+from support.benching import TINY_DIGITS, write_plan
 
 COLOURED = "far [no ramp]\x1b[31m[/x]"
 TRAIN = ["train", "--data", "toy", "--target", "night", "--out", "new"]
@@ -169,6 +173,18 @@ def test_a_checkpoint_of_a_step_beyond_the_end_does_not_count_as_ended(run, trai
         train_toy("x", "baseline", 2, resume=True)
 
 
+@pytest.mark.parametrize("generators", [None, 3, True, ["cuda"]])
+def test_a_checkpoint_whose_generators_are_no_table_is_refused(run, train_toy, home, generators):
+    checkpoint = load_checkpoint(run.checkpoint)
+    checkpoint.state["generators"] = generators
+    Path("x").mkdir()
+    for name in ("config.toml", "records.jsonl"):
+        Path("x", name).write_bytes((run.folder / name).read_bytes())
+    save_checkpoint(Path("x/last.ckpt"), checkpoint)
+    with pytest.raises(AfieldError, match="damaged: generators"):
+        train_toy("x", "baseline", 2, resume=True)
+
+
 def test_a_checkpoint_whose_state_is_nested_very_deep_is_refused(run, home):
     with safe_open(run.checkpoint, framework="pt") as file:
         content = json.loads(file.metadata()[KEY])
@@ -189,6 +205,38 @@ def test_names_of_strangers_reach_no_terminal_as_commands(run, home, call):
         assert "\x1b" not in out
         assert "[no ramp]" in out, "what looks like markup is not taken for it"
         assert "[/x]" in out
+
+
+def test_a_plans_labels_reach_no_terminal_as_commands(home, call):
+    row = {"label": COLOURED, "method": "baseline", "settings": {"training.lr": 1e30}}  # it diverges
+    where = {"protocol": "digits/embedded", "targets": ["uci"], "seeds": [0]}
+    write_plan("plan.toml", TINY_DIGITS, methods=[], rows=[row], **where)
+    for words, code in ((["--dry-run"], 0), ([], 1)):
+        found, out, err = call("bench", "plan.toml", "--out", "out", *words)
+        assert found == code, err
+        shown = out + err
+        assert "\x1b" not in shown
+        assert "far [no ramp]\\x1b[31m[/x] under digits/embedded" in shown
+
+
+def test_what_a_benchmark_shows_while_it_trains_has_no_control_characters(tmp_path, monkeypatch):
+    job = SimpleNamespace(config=SimpleNamespace(training=SimpleNamespace(steps=9)))
+    shown = BenchProgress(BenchFolder(tmp_path), [job], [job], shown=False)
+    last = {"step": 3, "sources": {"a": {"accuracy": 0.5}}, "target": {"\x1b[2J": {"accuracy": 0.5}}}
+    monkeypatch.setattr(shown, "_last_evaluation", lambda _: last)
+    shown.begun(job)
+    _, line = shown._render().renderables
+    assert line.plain.isprintable()
+    assert "target \\x1b[2J 50.0%" in line.plain
+
+
+def test_the_names_of_images_that_are_skipped_have_no_control_characters(run, home, call):
+    Image.new("RGB", (16, 16)).save("a.png")
+    Path("b\x1b[2J.png").write_bytes(b"no image")
+    code, _, err = call("predict", str(run.folder), "a.png", "b\x1b[2J.png", "--skip-bad", "--out", "p.csv")
+    assert code == 0
+    assert "skipped 1 unreadable: b\\x1b[2J.png" in err
+    assert "\x1b" not in err
 
 
 def test_predictions_on_a_terminal_have_no_control_characters(monkeypatch, tmp_path):

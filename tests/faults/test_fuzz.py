@@ -27,13 +27,17 @@ from safetensors.torch import save_file
 
 import afield
 from afield import AfieldError
+from afield.analysis.history import history_of
 from afield.app.asked import check_early, read_layer
+from afield.bench.estimate import paces_of
+from afield.bench.folder import open_folder
 from afield.config.plan import plan_jobs, read_plan_file
 from afield.config.selectors import LABEL_FREE
 from afield.data.manifest import list_manifest
 from afield.data.pixels import read_square
 from afield.results.latex import as_latex
 from afield.results.long_form import as_csv
+from afield.results.records import read_runs
 from afield.results.run import read_run
 from afield.results.show import as_markdown, as_text, as_values
 from afield.results.table import make_table
@@ -188,7 +192,7 @@ def half_run(train_toy, tmp_path_factory):
     return folder, described(folder / "last.ckpt")
 
 
-@settings(fuzzed, max_examples=2 + EXAMPLES // 20)  # they take longest
+@settings(fuzzed, max_examples=10 + EXAMPLES // 2)  # they take longest
 @given(data=st.data())
 def test_runs_to_resume(half_run, train_toy, data):
     folder, (content, tensors) = half_run
@@ -199,6 +203,9 @@ def test_runs_to_resume(half_run, train_toy, data):
     else:
         content = data.draw(damaged_tree(content))
     save_file(tensors, "run/last.ckpt", {KEY: json.dumps(content)})
+    if not data.draw(st.integers(0, 3)):
+        lines = Path("run/records.jsonl").read_bytes()
+        Path("run/records.jsonl").write_bytes(data.draw(damaged_records(lines)))
     with held():
         assert train_toy("run", "baseline", 3, settings=every(2, 1), resume=True).step == 3
 
@@ -238,16 +245,27 @@ def as_toml(tree):
         return json.dumps(tree).encode()
 
 
+@st.composite
+def damaged_records(draw, lines):
+    """A file of records with wrong bytes, or more often with lines that are JSON and not what they should be."""
+    if not draw(st.integers(0, 3)):
+        return draw(damaged_bytes(lines))
+    tree = draw(damaged_tree([json.loads(line) for line in lines.splitlines()]))
+    return "".join(json.dumps(line) + "\n" for line in tree).encode()
+
+
 @fuzzed
 @given(data=st.data())
 def test_records(run, data):
     lines = (run.folder / "records.jsonl").read_bytes()
-    if data.draw(st.integers(0, 3)):
-        tree = data.draw(damaged_tree([json.loads(line) for line in lines.splitlines()]))
-        lines = "".join(json.dumps(line) + "\n" for line in tree).encode()
-    else:
-        lines = data.draw(damaged_bytes(lines))
-    Path("records.jsonl").write_bytes(lines)
+    Path("records.jsonl").write_bytes(data.draw(damaged_records(lines)))
+    with held(), open_folder(Path()) as folder:
+        folder.check_data("toy", "another")
+    with held():
+        paces_of(read_runs(Path("records.jsonl")))
+    with held():
+        histories = [history_of(found, "some") for found in read_runs(Path("records.jsonl"))]
+        assert all(repr(history.config) for history in histories)
     with held():
         table = make_table([Path("records.jsonl")], data.draw(st.sampled_from(LABEL_FREE)))
         for form in (as_text, as_markdown, as_values, as_csv, as_latex):

@@ -131,7 +131,8 @@ def _history_of(records: Sequence[Record], name: str, going: bool) -> History:
         chosen={selector: done.index(select(done, selector)) for selector in selectors},
         seconds=float(end["seconds"]) if end else None,
     )
-    _ = made.method, made.target, made.planned_steps  # which a damaged config may lack
+    # What a page shows of it, and a damaged one may lack.
+    _ = made.method, made.target, made.planned_steps, made.config["data"]["name"], header["seed"], header["protocol"]
     return made
 
 

@@ -8,7 +8,7 @@ import typer
 
 from afield.app.completion import one_of
 from afield.config.selectors import check_selector
-from afield.errors import AfieldError, unknown
+from afield.errors import AfieldError, printable, unknown
 
 # Which options an engine has beside those that all have.
 OWN_OPTIONS = {
@@ -104,7 +104,7 @@ def list_runs(plan: Path, folder: Path, shard: str | None, workers: int | None, 
     if folder.exists() and not folder.is_dir():
         raise AfieldError(f"{folder} is not a folder")
     for line in dry_run(plan, folder, None if shard is None else parse_shard(shard), like).lines(workers):
-        print(line)
+        print(printable(line))
 
 
 def write_script(
@@ -136,6 +136,6 @@ def train_runs(plan: Path, folder: Path, options: dict[str, Any]) -> None:
         f"afield table {folder} --plan {plan} shows them"
     )
     for run, reason in result.failures.items():
-        print(f"failed: {run}: {reason}", file=sys.stderr)
+        print(f"failed: {run}: {printable(reason)}", file=sys.stderr)
     if result.failures:
         raise typer.Exit(1)

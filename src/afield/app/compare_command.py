@@ -26,7 +26,7 @@ from afield.app.options import (
 )
 from afield.app.report_commands import check_installed, write_page
 from afield.app.screen import out, wide_screen
-from afield.errors import AfieldError
+from afield.errors import AfieldError, printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -80,7 +80,7 @@ def compare(
         out.print(f"checkpoint: {folder / CHOSEN} (that of {found.runs[found.order[0]].folder})")
         out.print(page)
     for name, reason in failures.items():
-        print(f"failed: {name}: {reason}", file=sys.stderr)
+        print(f"failed: {name}: {printable(reason)}", file=sys.stderr)
     if failures:
         raise typer.Exit(1)
 

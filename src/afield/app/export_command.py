@@ -8,6 +8,7 @@ import typer
 from afield.app.completion import data_names, one_of
 from afield.app.export.formats import SUFFIXES
 from afield.app.options import CheckpointFile, ChosenBy, MethodAgain, name_of_method
+from afield.errors import printable
 
 if TYPE_CHECKING:
     from afield.app.export.int8 import Compared
@@ -52,7 +53,7 @@ def export(
         f"differs from torch by at most {made.difference:.1g}{' before int8' if int8 else ''}"
     )
     if made.without_images:
-        print(f"int8: the run's images are not there ({made.without_images})")
+        print(f"int8: the run's images are not there ({printable(made.without_images)})")
         print("int8: so each batch finds its own scales, and accuracy before and after was not measured")
     for domain in made.compared:
         print(f"int8: {in_words(domain)}")
@@ -65,4 +66,5 @@ def in_words(compared: "Compared") -> str:
         if compared.before is None or compared.after is None
         else f"accuracy {100 * compared.before:.1f} before, {100 * compared.after:.1f} after"
     )
-    return f"{compared.domain}: {accuracy}; {100 * compared.same:.1f} % of {compared.n:,} images keep their class"
+    kept = f"{100 * compared.same:.1f} % of {compared.n:,} images keep their class"
+    return f"{printable(compared.domain)}: {accuracy}; {kept}"

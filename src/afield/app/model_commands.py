@@ -10,6 +10,7 @@ import typer
 from afield.app.completion import data_names
 from afield.app.options import ChosenBy, MethodAgain, SkipBad, name_of_method
 from afield.app.screen import wide_screen
+from afield.errors import printable
 
 CheckpointFile = Annotated[Path, typer.Argument(help="A run's folder, such as runs/x, or a checkpoint of it.")]
 
@@ -72,5 +73,5 @@ def predict(
     )
     write_predictions(predictions, file, as_json)
     if predictions.skipped:
-        names = ", ".join(map(str, predictions.skipped))
+        names = ", ".join(printable(str(name)) for name in predictions.skipped)
         print(f"skipped {len(predictions.skipped)} unreadable: {names}", file=sys.stderr)

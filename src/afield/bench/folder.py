@@ -91,7 +91,8 @@ class BenchFolder:
     def check_data(self, name: str, checksum: str) -> None:
         """Raise if the folder has results on other images under the same name: no table could show both."""
         for header, *_ in self._recorded:
-            if header["protocol"]["data"] == name and header["protocol"]["checksum"] != checksum:
+            images = header.get("protocol", {})  # a damaged record may lack anything
+            if images.get("data") == name and images.get("checksum") != checksum:
                 raise AfieldError(f"{self.records} is about other images of '{name}' than those now in use")
 
     def holds(self, job: Job) -> bool:

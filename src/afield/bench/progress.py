@@ -8,7 +8,7 @@ from rich.text import Text
 
 from afield.bench.folder import BenchFolder
 from afield.config.plan import Job
-from afield.errors import AfieldError
+from afield.errors import AfieldError, printable
 from afield.results.folder import RunFolder
 from afield.results.records import Record, evaluations, read_records
 from afield.training.progress import Display, accuracies
@@ -67,9 +67,8 @@ class BenchProgress(Display):
         for job in list(self.in_progress):
             last = self._last_evaluation(job)
             steps += last["step"] if last else 0
-            lines.append(
-                Text(f"{job}: " + (f"step {last['step']}, {accuracies(last)}" if last else "started"), style="dim")
-            )
+            state = f"step {last['step']}, {accuracies(last)}" if last else "started"
+            lines.append(Text(printable(f"{job}: {state}"), style="dim"))
         self.bar.update(self.task, description=f"{self._count()} runs", completed=steps)
         return Group(self.bar, *lines)
 

@@ -17,7 +17,7 @@ from afield.config.layers import Config, Values, by_section, completed, read_con
 from afield.config.options import validated
 from afield.config.outside import import_method, is_reference
 from afield.config.protocols import Protocol, find_protocol
-from afield.errors import AfieldError, unknown
+from afield.errors import AfieldError, printable, unknown
 
 # Keys that say how a run is carried out and do not change its result.
 HOW_NOT_WHAT = {
@@ -122,7 +122,7 @@ class Job:
         return f"{label[:40]}-{self.target}-seed{self.seed}-{self.identity[:8]}"
 
     def __str__(self) -> str:
-        return f"{self.place.label} under {self.place.protocol}, target {self.target}, seed {self.seed}"
+        return printable(f"{self.place.label} under {self.place.protocol}, target {self.target}, seed {self.seed}")
 
 
 def identity(protocol: str, version: int, label: str, config: Values) -> str:

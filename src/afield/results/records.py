@@ -44,7 +44,7 @@ def read_records(path: Path) -> list[Record]:
     with collector_paused():
         for number, line in enumerate(lines[:-1], start=1):
             try:
-                record = from_json(line)  # twice as fast as the standard library's
+                record = from_json(line, allow_inf_nan=False)  # twice as fast as the standard library's
             except ValueError as error:
                 raise AfieldError(f"line {number} of {path} is not a record: {error}") from error
             if fault := fault_of(record):

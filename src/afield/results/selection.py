@@ -17,7 +17,7 @@ SELECTORS = (*LABEL_FREE, "oracle")
 
 def source_score(evaluation: Record) -> float:
     """Mean of the sources' accuracies on held-out images; every source has the same weight."""
-    accuracies = [result["accuracy"] for result in evaluation["sources"].values()]
+    accuracies = [result.get("accuracy") for result in evaluation.get("sources", {}).values()]
     if not accuracies or None in accuracies:
         raise AfieldError("an evaluation in these records lacks the accuracy of a source")
     return fmean(accuracies)
@@ -25,9 +25,9 @@ def source_score(evaluation: Record) -> float:
 
 def target_score(evaluation: Record) -> float:
     """Accuracy on the target. It needs the target's labels, so no reported result may be chosen by it."""
-    if not evaluation["target"]:
+    if not evaluation.get("target"):
         raise AfieldError("selector 'oracle' needs a target, and this run has none")
-    without = [name for name, result in evaluation["target"].items() if result["accuracy"] is None]
+    without = [name for name, result in evaluation["target"].items() if result.get("accuracy") is None]
     if without:
         raise AfieldError(f"target '{without[0]}' has no labels, so its accuracy is unknown")
     return fmean(result["accuracy"] for result in evaluation["target"].values())

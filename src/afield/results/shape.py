@@ -84,6 +84,7 @@ class RunShape(Shape):
 
     label: str = MISSING
     origin: str = MISSING
+    seed: int = MISSING
     precision: str = MISSING
     device: str = MISSING
     config: ConfigShape = MISSING

@@ -30,9 +30,11 @@ def to_go_on_from(
     cannot = f"cannot resume {folder.path}"
     if checkpoint.state.get("others"):
         raise AfieldError(f"{cannot}: an older version began it in several processes with a batch each")
-    if not records or records[0]["protocol"] != header["protocol"]:
+    if not records or records[0].get("protocol") != header["protocol"]:
         raise AfieldError(f"{cannot}: its records are of other data than there is now")
-    begun_on = "cuda" if "cuda" in checkpoint.state.get("generators", {}) else "cpu"
+    if not isinstance(generators := checkpoint.state.get("generators", {}), dict):
+        raise AfieldError(f"{cannot}: {folder.last} is damaged: generators")
+    begun_on = "cuda" if "cuda" in generators else "cpu"
     if begun_on != device.type:
         raise AfieldError(f"{cannot} on {device.type}: it was begun on {begun_on}")
     if (begun_in := records[0].get("precision")) != (here := header.get("precision")):
