@@ -132,7 +132,8 @@ def _history_of(records: Sequence[Record], name: str, going: bool) -> History:
         seconds=float(end["seconds"]) if end else None,
     )
     # What a page shows of it, and a damaged one may lack.
-    _ = made.method, made.target, made.planned_steps, made.config["data"]["name"], header["seed"], header["protocol"]
+    _ = made.method, made.target, made.planned_steps, made.config["data"]["name"], made.config["task"]["kind"]
+    _ = header["seed"], header["protocol"]
     return made
 
 

@@ -31,6 +31,7 @@ from afield.analysis.history import History
 from afield.analysis.palette import short
 from afield.analysis.study import Learned, Study
 from afield.config.selectors import MEANINGS
+from afield.errors import AfieldError
 from afield.files import write_whole
 from afield.results.rows import Table
 from afield.results.show import title
@@ -104,9 +105,17 @@ def run_section(study: Study, number: int) -> dict[str, Any]:
         "gates": gate_chart(history) if history.gates else None,
         "views": view_chart(history) if history.views else None,
         "view_grid": view_grid(history),
-        "config": tomli_w.dumps(history.config),
+        "config": config_text(history),
         **(learned_parts(learned, number) if learned else {}),
     }
+
+
+def config_text(history: History) -> str:
+    """All settings of a run, as a config's file has them."""
+    try:
+        return tomli_w.dumps(history.config)
+    except (TypeError, ValueError, AttributeError, RecursionError) as error:  # what TOML does not have
+        raise AfieldError(f"the config in the records of '{history.name}' is damaged") from error
 
 
 def learned_parts(learned: Learned, number: int) -> dict[str, Any]:
