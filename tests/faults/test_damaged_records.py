@@ -16,7 +16,7 @@ from afield.bench.folder import open_folder
 from afield.results.records import read_records, read_runs, rewrite_records
 from afield.results.run import read_run
 from afield.results.table import make_table
-from support.resuming import Killed, every, kill_before_step
+from support.resuming import every, killed_run
 
 
 def paths_of(tree, path=()):
@@ -55,12 +55,7 @@ def run(train_toy, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def half_run(train_toy, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("half") / "run"
-    with pytest.MonkeyPatch.context() as patch:
-        kill_before_step(patch, 2)
-        with pytest.raises(Killed):
-            train_toy(folder, "baseline", 3, settings=every(1, 1))
-    return folder
+    return killed_run(train_toy, tmp_path_factory.mktemp("half") / "run", every(1, 1))
 
 
 def read_by_a_benchmark(path):

@@ -44,7 +44,7 @@ from afield.results.run import read_run
 from afield.results.show import as_markdown, as_text, as_values
 from afield.results.table import make_table
 from afield.training.checkpoint import KEY
-from support.resuming import Killed, every, kill_before_step
+from support.resuming import every, killed_run
 
 EXAMPLES = -(-int(os.environ.get("AFIELD_FUZZ", "70")) // 7)
 SECONDS = 60
@@ -186,11 +186,7 @@ def test_checkpoints(run, parts, data):
 @pytest.fixture(scope="module")
 def half_run(train_toy, tmp_path_factory):
     """A run that was killed in the middle, and the parts of its checkpoint."""
-    folder = tmp_path_factory.mktemp("half") / "run"
-    with pytest.MonkeyPatch.context() as patch:
-        kill_before_step(patch, 2)
-        with pytest.raises(Killed):
-            train_toy(folder, "baseline", 3, settings=every(2, 1))
+    folder = killed_run(train_toy, tmp_path_factory.mktemp("half") / "run", every(2, 1))
     return folder, described(folder / "last.ckpt")
 
 

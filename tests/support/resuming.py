@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import pytest
 import torch
 
 from afield.training import checkpoint, loop
@@ -29,6 +30,14 @@ def kill_before_step(patch, step):
         return plain(self)
 
     patch.setattr(Loop, "_train_step", dying)
+
+
+def killed_run(train, folder, settings):
+    """The folder of a run of three steps that was killed before the last, by a function that trains."""
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
+        kill_before_step(patch, 2)
+        train(folder, "baseline", 3, settings=settings)
+    return folder
 
 
 def kill_after_record(patch, step):
