@@ -1,4 +1,4 @@
-"""What processes say to each other, in a group of one: by gloo, and on a GPU by NCCL, which takes no tensor of the CPU."""
+"""What processes say to each other, in a group of one: by gloo, and on a GPU by NCCL, which takes only its tensors."""
 
 from copy import deepcopy
 
