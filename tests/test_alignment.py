@@ -121,6 +121,14 @@ def test_by_default_the_moments_of_directions_and_the_adversary_add_up():
     same(both(vectors, scores, batch)["align"], 0.2 * of_moments + of_adversary)
 
 
+def test_without_a_target_the_default_is_the_moments_of_directions_alone():
+    batch = random_batch(target=False)
+    vectors, scores = vectors_of(batch), torch.zeros(len(batch.images), CLASSES)
+    both, moments = (make_alignment(alignment=kind)(vectors, scores, batch) for kind in ("both", "directions"))
+    assert both.keys() == moments.keys() == {"align"}
+    same(both["align"], moments["align"])
+
+
 @pytest.mark.parametrize("shape", [(16, 8, 8), (256, 1, 1), (64, 4, 4)], ids=str)
 @pytest.mark.parametrize("alignment", ["both", "directions", "moments"])
 def test_a_gate_that_learns_from_alignment_alone_does_not_close(alignment, shape):

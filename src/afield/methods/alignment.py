@@ -3,7 +3,8 @@
 Each reads one vector per image. An adversary and the moments of directions read its direction alone, so that their
 weight means the same whatever the number and the scale of the features, and shrinking a feature gains nothing. Alone,
 the moments do little for a deep network, which matches them without being aligned, and the adversary does harm to a
-small one, which cannot follow it. So the default has both.
+small one, which cannot follow it. So the default has both where there is a target. Without one (DG) an adversary would
+tell the sources apart, which costs accuracy on them; there the default has the moments alone.
 
 On a small network an adversary at weight 1 stops all learning within the first steps. So alignment, except the paper's
 moments, may pull no harder at a feature than the losses of the classifier C do, and less while C is still unsure of the
@@ -39,10 +40,11 @@ class AlignmentOptions(MethodOptions):
     alignment: AlignmentName = Field(
         "both",
         description="what makes domains alike: a discriminator of the features' directions, the moments of these "
-        "directions, both, or the moments of the features, whose weight then depends on the network (paper: moments)",
+        "directions, both (in DG these moments alone), or the moments of the features, whose weight then depends on "
+        "the network (paper: moments)",
     )
     directions_weight: float = Field(
-        0.2, ge=0, description="of 'both': weight of the directions' moments beside the discriminator's 1"
+        0.2, ge=0, description="of 'both', in UDA: weight of the directions' moments beside the discriminator's 1"
     )
     conditional: bool = Field(
         False,
@@ -86,10 +88,11 @@ class Alignment(nn.Module):
         if self.limited:
             vectors = limit_pull(vectors, self.limit(scores.detach(), batch))
         losses: Losses = {}
+        both = options.alignment == "both" and batch.has_target
         if (distance := DISTANCES.get(options.alignment)) is not None:
-            weight = options.align_weight * (options.directions_weight if options.alignment == "both" else 1.0)
+            weight = options.align_weight * (options.directions_weight if both else 1.0)
             losses["align"] = weight * distance(batch.by_domain(vectors), batch.has_target)
-        if self.discriminator is None:
+        if self.discriminator is None or not (both or options.alignment == "adversary"):
             return losses
         counts = None
         # Of length sqrt(C), so that a single feature is about 1 in any number of them.
