@@ -28,8 +28,7 @@ from afield.methods import Method, register_method
 from afield.methods import registry as method_registry
 from afield.methods.create import method_of
 from afield.training.checkpoint import KEY, Checkpoint, save_checkpoint
-
-MEGABYTE = 2**20
+from support.memory import MEGABYTE, memory_of
 
 
 @pytest.fixture(scope="module")
@@ -50,14 +49,6 @@ def changed(run, path, change):
     change(content)
     save_file(tensors, path, {KEY: json.dumps(content)})
     return path
-
-
-def memory_of(imports, code, *words):
-    """What a process that runs this code needs beyond what its imports take, in bytes; and what it prints."""
-    peak = "resource.getrusage(resource.RUSAGE_SELF).ru_maxrss"
-    code = f"import resource, sys\n{imports}\nbefore = {peak}\n{code}\nprint({peak} - before, file=sys.stderr)"
-    done = subprocess.run([sys.executable, "-c", code, *map(str, words)], capture_output=True, text=True, check=True)
-    return 1024 * int(done.stderr.splitlines()[-1]), done.stdout
 
 
 LOAD = """
