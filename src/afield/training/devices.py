@@ -48,7 +48,7 @@ def meet_anew(options: TrainingOptions) -> None:
         return
     kind = "nccl" if accelerator(options) == "cuda" else "gloo"
     store, rank, processes = next(rendezvous("env://", world.rank, world.processes))
-    names = distributed.PrefixStore(f"restart {world.restarts}", store)
+    names = distributed.PrefixStore(f"restart {world.restarts}", store)  # type: ignore[attr-defined]
     distributed.init_process_group(kind, store=names, rank=rank, world_size=processes)
     atexit.register(distributed.destroy_process_group)
 
