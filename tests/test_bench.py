@@ -271,7 +271,8 @@ def sources(evaluation):
 
 
 def test_one_bar_goes_over_all_runs_and_says_how_far_those_under_way_are(home, train_toy):
-    write_plan("plan.toml", methods=["far"])
+    label = "mine [/x] [bold]"  # shown as it is, though a terminal's library has such marks of its own
+    write_plan("plan.toml", methods=[], rows=[{"label": label, "method": "far"}])
     jobs = read_plan(Path("plan.toml"))
     with open_folder(Path("out")) as folder:
         progress = BenchProgress(folder, jobs, jobs[1:], shown=False)
@@ -288,8 +289,9 @@ def test_one_bar_goes_over_all_runs_and_says_how_far_those_under_way_are(home, t
     assert "17%" in before, "six of thirty-six steps"
     assert "2/4 runs" in after
     assert "33%" in after, "a run that has ended counts whole"
-    assert f"far under toy/test, target dusk, seed 1: step 6, sources {run.source_accuracy:.1%}, target dusk" in shown
-    assert "far under toy/test, target night, seed 0: started" in shown
+    assert f"{label} under toy/test, target dusk, seed 1: step 6, sources {run.source_accuracy:.1%}, target" in shown
+    assert f"2/4 {label} under toy/test, target dusk, seed 1: sources {run.source_accuracy:.1%}" in shown
+    assert f"{label} under toy/test, target night, seed 0: started" in shown
 
 
 @pytest.mark.parametrize(

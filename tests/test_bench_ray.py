@@ -11,9 +11,12 @@ from afield.bench import on_ray
 from afield.bench.engines import Patience
 from afield.bench.processes import interrupts_ignored
 from afield.bench.run import read_plan, run_bench
-from support.benching import recorded, step_of, wait_for, wait_until_further, write_digits_plan
+from afield.files import locked
+from afield.results.folder import WHO
+from support.benching import recorded, saved_step, step_of, wait_for, wait_until_further, write_digits_plan
 from support.children import alive, descendants
 from support.command import COMMAND
+from support.hanging import write_methods
 
 pytest.importorskip("ray", reason="Ray is not installed")
 
@@ -54,7 +57,7 @@ def tasks_of(node):
 
 def test_killed_tasks_drivers_and_nodes_change_nothing_and_a_late_node_gets_work(cluster, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    write_digits_plan("plan.toml", [0, 1])
+    write_digits_plan("plan.toml", [0, 1], **{"training.steps": 800})  # enough for all that happens to them
     words = [*COMMAND, "bench", "plan.toml", "--out", "out", "--engine", "ray", "--address", cluster.address]
     driver = subprocess.Popen(words, stderr=subprocess.DEVNULL)
     wait_for(lambda: step_of("out") >= 50)
@@ -69,8 +72,14 @@ def test_killed_tasks_drivers_and_nodes_change_nothing_and_a_late_node_gets_work
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     driver = subprocess.Popen([*words, "--gpus-per-run", "0.5"], **pipes)
     wait_for_waiting_tasks(cluster, driver, 2)
-    lost = cluster.add_node(num_cpus=2, num_gpus=1)
-    wait_until_further("out")
+    begun, fresh = (Path("out/runs") / job.slug for job in read_plan(Path("plan.toml")))
+    reached = saved_step(begun)
+    with locked(begun, WHO):  # as by a task of the first driver that Ray has not ended yet: the next one waits for it
+        lost = cluster.add_node(num_cpus=2, num_gpus=1)
+        wait_for(lambda: len(tasks_of(lost)) == 2)
+        wait_for(lambda: saved_step(fresh) >= 400)  # so that the other task, which began with it, has found the lock
+    assert saved_step(begun) == reached
+    wait_for(lambda: saved_step(begun) > reached)
 
     # A node that is lost takes its tasks along, and another goes on with them.
     tasks = tasks_of(lost)
@@ -109,3 +118,17 @@ def test_a_cancelled_task_hears_of_it_and_saves_where_it_stands(cluster, tmp_pat
     with pytest.raises(KeyboardInterrupt):
         list(on_ray.work_on_ray(assignments, Interrupted(), on_ray.Cluster(cluster.address), Patience()))
     assert step_of("out") >= 20
+
+
+def test_a_task_that_hangs_is_killed_by_its_watchdog_and_goes_on(cluster, tmp_path, monkeypatch, own_methods):
+    monkeypatch.chdir(tmp_path)
+    steps, seconds = 20, 3.0
+    hung = write_methods("methods.py", 20 * seconds, steps)
+    settings = {"training.steps": steps, "training.evaluate_every": steps, "training.checkpoint_every": 2}
+    write_digits_plan("plan.toml", [0], "methods.py:hangs-once", **settings)
+    asked = {"engine": "ray", "address": cluster.address, "stall_minutes": seconds / 60, "progress": False}
+    # More retries than one: a busy machine may take longer than the limit to begin, and then begins once more.
+    assert run_bench("plan.toml", "out", retries=5, **asked).failures == {}
+    assert hung.exists()
+    assert run_bench("plan.toml", "unbroken", 1, progress=False).recorded == 1
+    assert recorded() == recorded("unbroken"), "bit for bit the run that never hung"

@@ -1,5 +1,7 @@
 """The engine of a Slurm cluster: the script it writes, and a stand-in for sbatch that takes it."""
 
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -7,13 +9,25 @@ from pathlib import Path
 import pytest
 
 from afield.app.cli import main
-from support.benching import recorded, write_digits_plan
+from support.benching import recorded, step_of, wait_for, write_digits_plan
 
+STEPS = 600
 SBATCH = """#!/bin/bash
 grep -q '^#SBATCH --array=1-2$' "$1" || { echo "no array" >&2; exit 1; }
-cp "$1" submitted.sh
+here=$PWD
+rm -f code-*
+cd /
+for task in 1 2; do
+    (
+        SLURM_ARRAY_TASK_ID=$task bash "$here/$1" >"$here/said-$task" 2>&1 &
+        echo $! >"$here/shell-$task"
+        wait $!
+        echo $? >"$here/code-$task"
+    ) >&- 2>&- &
+done
 echo "Submitted batch job 17"
 """
+"""It begins the tasks of an array itself, and notes their shells and what those exit with."""
 
 
 @pytest.fixture
@@ -40,22 +54,40 @@ def sbatch(tmp_path, monkeypatch):
     command.write_text(SBATCH, "utf-8")
     command.chmod(0o755)
     monkeypatch.setenv("PATH", f"{command.parent}:/usr/bin:/bin")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # or tasks on one machine are in each other's way
 
 
-def test_the_script_is_submitted_and_each_of_its_tasks_trains_a_shard(call, sbatch, monkeypatch):
+def codes_of_tasks():
+    """What the shells of both tasks have exited with, once they have."""
+    files = [Path(f"code-{task}") for task in (1, 2)]
+    wait_for(lambda: all(file.exists() and file.read_text("ascii").strip() for file in files))
+    return [int(file.read_text("ascii")) for file in files]
+
+
+def test_tasks_of_the_script_train_a_shard_each_stop_when_slurm_says_so_and_go_on_when_submitted_again(call, sbatch):
+    write_digits_plan("plan.toml", [0, 1], **{"training.steps": STEPS})
     words = ["--shards", "2", "--sbatch=--time=04:00:00", "--sbatch=--gres=gpu:1", "--workers", "1", "--submit"]
     assert call(*words) == (0, "Submitted batch job 17", "")
-    lines = Path("submitted.sh").read_text("utf-8").splitlines()
+    lines = Path("out/slurm.sh").read_text("utf-8").splitlines()
     options = [line.removeprefix("#SBATCH ") for line in lines if line.startswith("#SBATCH ")]
     assert {"--job-name=afield-plan", "--array=1-2", "--signal=B:TERM@120"} <= set(options)
     assert options[-2:] == ["--time=04:00:00", "--gres=gpu:1"]
-    monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "2")
-    done = subprocess.run(
-        ["bash", Path("submitted.sh").absolute()], capture_output=True, text=True, cwd="/", check=False
-    )
-    assert (done.returncode, done.stdout.split(";")[0]) == (0, "1 of 1 runs of shard 2/2 are recorded"), done.stderr
-    assert list(recorded()) == [("baseline", "uci", 1)]
-    assert Path("out/shard-2-of-2/records.jsonl").exists()
+
+    # As a little before their time is up: Slurm sends the signal to the shell of each.
+    shards = [f"out/shard-{task}-of-2" for task in (1, 2)]
+    for task, shard in enumerate(shards, 1):
+        wait_for(lambda shard=shard: step_of(shard))
+        os.kill(int(Path(f"shell-{task}").read_text("ascii")), signal.SIGTERM)
+    assert codes_of_tasks() == [128 + signal.SIGTERM] * 2
+    assert recorded() == {}
+    assert all(0 < step_of(shard) < STEPS for shard in shards)
+
+    assert call(*words)[0] == 0
+    assert codes_of_tasks() == [0, 0]
+    for task, shard in enumerate(shards, 1):
+        assert f"1 of 1 runs of shard {task}/2 are recorded" in Path(f"said-{task}").read_text("utf-8")
+        assert Path(shard, "records.jsonl").exists()
+    assert list(recorded()) == [("baseline", "uci", 0), ("baseline", "uci", 1)]
 
 
 def test_without_submit_it_says_how_and_a_path_with_spaces_stays_one_word(call, tmp_path, monkeypatch):

@@ -16,11 +16,11 @@ from afield.config.layers import resolve
 from afield.results.run import read_run
 from afield.training.checkpoint import load_checkpoint, save_checkpoint
 from afield.training.devices import make_fabric
-from support.benching import wait_for
+from support.benching import saved_step, wait_for
 from support.children import alive, descendants
-from support.command import COMMAND
-from support.in_processes import kill_one_and_leave_one, unbroken_killed_and_resumed
+from support.in_processes import killed, unbroken_killed_and_resumed
 from support.resuming import assert_equal_runs
+from support.two_processes import STEPS, ranks_of, start_two, wait_until_further
 
 TWO = {
     "training.devices": 2, "training.device": "cpu", "training.batch_size": 4, "training.evaluate_every": 3,
@@ -49,16 +49,13 @@ def test_alternating_updates_keep_processes_equal_and_a_resumed_run_equals_the_u
     fabric = make_fabric(resolve(layers[0]).training)
     assert fabric.launch(partial(unbroken_killed_and_resumed, layers, str(tmp_path))) == [True] * len(layers)
     for number in range(len(layers)):
-        killed, unbroken = (read_run(tmp_path / str(number) / name) for name in ("killed", "unbroken"))
-        assert_equal_runs(killed, unbroken)
+        assert_equal_runs(*(read_run(tmp_path / str(number) / name) for name in ("killed", "unbroken")))
 
 
-def test_orphans_stop_and_a_run_goes_on_in_another_number_of_processes_as_if_it_had_always_had_it(tmp_path):
+def test_a_run_goes_on_in_another_number_of_processes_as_if_it_had_always_had_it(tmp_path):
     layer = as_layer("far", "fp32")
     layer["training"]["lr"] = 0.005  # with larger steps the last bits of weights soon matter
-    fabric = make_fabric(resolve(layer).training)
-    assert fabric.launch(partial(kill_one_and_leave_one, layer, str(tmp_path))), "a run without a parent stops"
-    assert load_checkpoint(tmp_path / "orphan/last.ckpt").step == 1
+    make_fabric(resolve(layer).training).launch(partial(killed, layer, str(tmp_path / "run")))
     settings = TWO | {"training.devices": 1, "training.lr": 0.005}
     given = {"data": "digits", "target": "uci", "method": "far", "settings": settings, "progress": False}
     afield.train(**given, out=tmp_path / "run", resume=True)
@@ -93,15 +90,15 @@ def test_processes_that_cannot_be_had_are_refused_before_any_starts(tmp_path, se
     assert not (tmp_path / "run").exists()
 
 
+def imports_torch(process):
+    return "libtorch" in Path(f"/proc/{process}/maps").read_text("utf-8")
+
+
 @pytest.mark.skipif(not Path("/proc").exists(), reason="looks at processes by way of /proc")
 def test_when_one_process_is_killed_the_others_end_in_one_line_and_leave_no_orphan(tmp_path):
-    settings = TWO | {"training.steps": 100_000, "training.evaluate_every": 100_000}
-    words = ["train", "--target", "uci", "--method", "baseline"]
-    words += [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
-    last = tmp_path / "run/last.ckpt"
-    process = subprocess.Popen([*COMMAND, *words, "--out", str(tmp_path / "run")], stderr=subprocess.PIPE, text=True)
-    wait_for(lambda: last.exists() and load_checkpoint(last).step)
-    ranks = descendants(process.pid, "spawn_main")
+    process = start_two(tmp_path / "run")
+    wait_until_further(tmp_path / "run", 0)
+    ranks = ranks_of(process)
     os.kill(ranks[1], signal.SIGKILL)
     _, said = process.communicate()
     assert process.returncode == 2
@@ -110,6 +107,16 @@ def test_when_one_process_is_killed_the_others_end_in_one_line_and_leave_no_orph
     )
     assert "Traceback" not in said
     assert not any(map(alive, ranks))
+
+    # If the process is killed that has started them, even before they train, they save where they stand and go.
+    reached = saved_step(tmp_path / "run")
+    process = start_two(tmp_path / "run", resume=True)
+    wait_for(lambda: len(ranks := descendants(process.pid, "spawn_main")) == 2 and all(map(imports_torch, ranks)))
+    ranks = ranks_of(process)
+    process.kill()
+    wait_for(lambda: not any(map(alive, ranks)))
+    process.communicate()
+    assert reached < saved_step(tmp_path / "run") < STEPS
 
 
 def test_two_processes_from_python_and_a_divergence_in_one_line(tmp_path):

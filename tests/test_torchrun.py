@@ -11,14 +11,17 @@ import torch
 import afield
 from afield.app.stopped import say_stopped
 from afield.config.torchrun import MARK, torchrun
+from afield.results.records import evaluations
 from afield.results.run import read_run
 from afield.training.checkpoint import load_checkpoint
+from support import dying_rank
+from support.resuming import assert_equal_states
 
 SETTINGS = {
     "training.device": "cpu", "training.batch_size": 4, "training.evaluate_every": 2, "training.checkpoint_every": 2,
     "network.width": 8, "training.lr": 0.005,
 }  # fmt: skip
-WORDS = ["train", "--data", "digits", "--target", "uci", "--method", "far", "--steps", "3"]
+WORDS = ["train", "--data", "digits", "--target", "uci", "--method", "far", "--steps", "5"]
 WORDS += [word for key, value in SETTINGS.items() for word in ("--set", f"{key}={value}")]
 
 
@@ -28,29 +31,53 @@ def free_port():
         return found.getsockname()[1]
 
 
-def test_two_machines_of_torchrun_train_as_one_process_does(tmp_path):
-    place = ["--nnodes=2", "--nproc-per-node=1", "--master-addr=127.0.0.1", f"--master-port={free_port()}"]
-    command = [sys.executable, "-m", "torch.distributed.run", *place]
-    nodes = [
-        subprocess.Popen(
-            [*command, f"--node-rank={number}", "-m", "afield", *WORDS, "--out", str(tmp_path / "two")],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"},
-        )
-        for number in (0, 1)
-    ]  # fmt: skip
+def start(port, *words):
+    """Start a machine's torchrun."""
+    place = ["--master-addr=127.0.0.1", f"--master-port={port}"]
+    return subprocess.Popen(
+        [sys.executable, "-m", "torch.distributed.run", *place, *map(str, words)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory):
+    """The folder of a run on two machines."""
+    out = tmp_path_factory.mktemp("torchrun") / "two"
+    port = free_port()
+    place = ["--nnodes=2", "--nproc-per-node=1"]
+    words = ["-m", "afield", *WORDS, "--out", out]
+    nodes = [start(port, *place, f"--node-rank={number}", *words) for number in (0, 1)]
     said = [node.communicate() for node in nodes]
     assert [node.returncode for node in nodes] == [0, 0], said
     assert "held-out images" in said[0][0]
     assert said[1][0] == "", "the first process speaks for all"
+    return out
+
+
+def test_two_machines_of_torchrun_train_as_one_process_does(two, tmp_path):
     run = afield.train(
-        "digits", target="uci", method="far", steps=3, out=tmp_path / "one", settings=SETTINGS, progress=False
+        "digits", target="uci", method="far", steps=5, out=tmp_path / "one", settings=SETTINGS, progress=False
     )
-    two, one = (load_checkpoint(tmp_path / name / "last.ckpt") for name in ("two", "one"))
-    assert (two.config["training"]["devices"], two.config["training"]["nodes"]) == (1, 2)
+    several, one = load_checkpoint(two / "last.ckpt"), load_checkpoint(tmp_path / "one/last.ckpt")
+    assert (several.config["training"]["devices"], several.config["training"]["nodes"]) == (1, 2)
     for name, value in one.state["model"].items():
-        torch.testing.assert_close(two.state["model"][name], value, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(several.state["model"][name], value, rtol=1e-5, atol=1e-5)
     expected = run.evaluation["losses"]
-    assert read_run(tmp_path / "two").evaluation["losses"] == pytest.approx(expected, rel=1e-5)
+    assert read_run(two).evaluation["losses"] == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_run_that_torchrun_starts_anew_after_a_kill_equals_the_unbroken_one(two, tmp_path):
+    out = tmp_path / "killed"
+    words = ["--nproc-per-node=2", "--max-restarts=1", dying_rank.__file__, *WORDS, "--out", out]
+    process = start(free_port(), *words)
+    _, said = process.communicate()
+    assert process.returncode == 0, said
+    assert "failed (exitcode: -9) local_rank: 1" in said
+    killed, unbroken = (load_checkpoint(folder / "last.ckpt") for folder in (out, two))
+    assert_equal_states(killed.state, unbroken.state)  # configs differ: it has its two processes on one machine
+    evaluated = [evaluations(read_run(folder).records) for folder in (out, two)]
+    assert evaluated[0] == evaluated[1]
 
 
 @pytest.fixture
@@ -92,14 +119,3 @@ def test_only_training_can_use_several_processes_and_only_the_first_says_that_it
     )  # fmt: skip
     say_stopped("interrupted")
     assert capfd.readouterr().err == ""
-
-
-def test_a_run_that_torchrun_starts_anew_goes_on_from_its_checkpoint(started, tmp_path):
-    settings = SETTINGS | {"training.device": "cpu"}
-    given = {"data": "digits", "target": "uci", "method": "baseline", "settings": settings, "progress": False}
-    started(processes=1, here=1)
-    afield.train(**given, steps=2, out=tmp_path)
-    with pytest.raises(afield.AfieldError, match="already holds a run"):
-        afield.train(**given, steps=2, out=tmp_path)
-    started(processes=1, here=1, restarts=1)
-    assert afield.train(**given, steps=2, out=tmp_path).step == 2

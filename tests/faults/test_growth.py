@@ -8,6 +8,7 @@ import torch
 from afield.results import table
 from afield.results.records import rewrite_records
 from afield.training.heartbeat import heard_by
+from support.memory import MEGABYTE, memory_of
 from support.tables import make_run
 
 
@@ -33,6 +34,32 @@ def test_memory_does_not_grow_with_steps(train_toy, tmp_path, monkeypatch):
         tracemalloc.stop()
     assert tensors[250] <= tensors[100] + 5
     assert held[250] - held[100] < 150_000, "three evaluations' records are kept, and nothing of the steps"
+
+
+BEGIN = """
+def begin(steps):
+    out, begun = sys.argv[1] + str(steps), []
+
+    def stop():
+        begun.append(0)
+        if len(begun) == 20:
+            raise KeyboardInterrupt
+
+    settings = {"network.width": 8, "training.batch_size": 2, "training.device": "cpu", "training.warmup_steps": 9}
+    with suppress(KeyboardInterrupt), heard_by(stop):
+        afield.train("digits", target="uci", method="far", steps=steps, out=out, settings=settings, progress=False)
+    assert len(begun) == 20
+
+heartbeat.SECONDS_BETWEEN_BEATS = 0.0
+begin(1_000)
+"""
+
+
+def test_a_run_of_twenty_million_steps_takes_no_more_memory_than_one_of_a_thousand(tmp_path):
+    imports = "from contextlib import suppress; import afield; from afield.training import heartbeat; "
+    imports += "from afield.training.heartbeat import heard_by"
+    taken, _ = memory_of(imports + BEGIN, "begin(20_000_000)", tmp_path / "run")
+    assert taken < 40 * MEGABYTE, "a number for each step would be 80 at least"
 
 
 def test_a_table_looks_at_each_run_of_a_long_file_a_few_times_only(tmp_path, monkeypatch, count=600):

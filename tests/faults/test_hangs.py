@@ -1,46 +1,14 @@
 """Runs that really train, in processes that really watch over them: one that hangs is given up, a slow one is not."""
 
-from pathlib import Path
-
 from afield.bench import local
 from afield.bench.outcome import Failed
 from afield.bench.processes import Worker
 from afield.bench.run import run_bench
 from support.benching import TINY_DIGITS, recorded, write_plan
+from support.hanging import write_methods
 
 STALL_SECONDS = 10  # more than a busy machine takes to open the data and to begin
 STEPS = 20
-METHODS = f"""
-import time
-from pathlib import Path
-
-from torch.nn.functional import cross_entropy
-
-import afield
-
-
-class Plain(afield.Method):
-    taken = 0
-
-    def losses_of(self, F, batch):
-        self.taken += 1
-        self.dawdle()
-        return {{"classification": cross_entropy(self.scores_of(F[: batch.num_labelled]), batch.labels)}}
-
-
-@afield.register_method("slow", summary="all steps together take longer than the limit", reference="-")
-class Slow(Plain):
-    def dawdle(self):
-        time.sleep({1.5 * STALL_SECONDS / STEPS})
-
-
-@afield.register_method("hangs-once", summary="the first time, a step does not end in time", reference="-")
-class HangsOnce(Plain):
-    def dawdle(self):
-        if self.taken == {STEPS // 2} and not Path("hung").exists():
-            Path("hung").touch()
-            time.sleep({20 * STALL_SECONDS})
-"""
 
 
 class Ready(Worker):
@@ -64,12 +32,12 @@ def test_a_run_that_hangs_is_tried_again_and_one_that_is_slow_is_not(tmp_path, m
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setattr(local, "Worker", Ready)
-    Path("methods.py").write_text(METHODS, "utf-8")
+    hung = write_methods("methods.py", STALL_SECONDS, STEPS)
     assert bench("out", "slow", "hangs-once", retries=1, stall_minutes=STALL_SECONDS / 60).failures == {}
     retries = [line for line in capfd.readouterr().err.splitlines() if "retry" in line]
     assert [line.split()[0] for line in retries] == ["hangs-once"]
     assert retries[0].endswith("the process that trained it made no progress for 0.166667 minutes; retry 1 of 1")
-    assert Path("hung").exists()
+    assert hung.exists()
     assert bench("unbroken", "hangs-once").recorded == 1
     name = "hangs-once", "uci", 0
     assert recorded()[name] == recorded("unbroken")[name], "bit for bit the run that never hung"

@@ -1,8 +1,10 @@
 """Files that are small on disk and large in memory, and files that say one thing and hold another."""
 
+import gzip
 import json
 import subprocess
 import sys
+import zipfile
 from dataclasses import replace
 
 import numpy as np
@@ -28,8 +30,7 @@ from afield.methods import Method, register_method
 from afield.methods import registry as method_registry
 from afield.methods.create import method_of
 from afield.training.checkpoint import KEY, Checkpoint, save_checkpoint
-
-MEGABYTE = 2**20
+from support.memory import MEGABYTE, memory_of
 
 
 @pytest.fixture(scope="module")
@@ -50,14 +51,6 @@ def changed(run, path, change):
     change(content)
     save_file(tensors, path, {KEY: json.dumps(content)})
     return path
-
-
-def memory_of(imports, code, *words):
-    """What a process that runs this code needs beyond what its imports take, in bytes; and what it prints."""
-    peak = "resource.getrusage(resource.RUSAGE_SELF).ru_maxrss"
-    code = f"import resource, sys\n{imports}\nbefore = {peak}\n{code}\nprint({peak} - before, file=sys.stderr)"
-    done = subprocess.run([sys.executable, "-c", code, *map(str, words)], capture_output=True, text=True, check=True)
-    return 1024 * int(done.stderr.splitlines()[-1]), done.stdout
 
 
 LOAD = """
@@ -365,3 +358,31 @@ def test_the_command_line_predicts_from_a_run_folder(run, call, tmp_path):
         code, shown, said = call(*words)
         assert (code, shown, len(said.splitlines())) == (2, "", 1)
         assert "no checkpoint in folder" in said
+
+
+BOMBS = """
+for name, read in (("large.npz", formats.read_npz), ("lying.npz", formats.read_npz), ("a.gz", formats.read_idx)):
+    try:
+        read("train", [Path(sys.argv[1]) / name] * 2)
+    except AfieldError as error:
+        print(error)
+"""
+
+
+def test_files_of_digits_that_unpack_to_much_take_little_memory(tmp_path):
+    piece = bytes(2**24)
+    for name, declared in (("large", 3 * 10**9), ("lying", 10_000)):
+        with zipfile.ZipFile(tmp_path / f"{name}.npz", "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+            for array, shape in (("x_train", (80_000, 32, 32, 3)), ("y_train", (16 * len(piece),))):
+                with archive.open(f"{array}.npy", "w") as file:
+                    np.lib.format.write_array_header_1_0(file, {"descr": "|u1", "fortran_order": False, "shape": shape})
+                    for _ in range(16):
+                        file.write(piece)
+                archive.getinfo(f"{array}.npy").file_size = declared
+    (tmp_path / "a.gz").write_bytes(gzip.compress(piece, 1) * 200)  # members one after the other: 3 GB
+    imports = "from pathlib import Path; from afield import AfieldError; from afield.data.digit5 import formats"
+    taken, said = memory_of(imports, BOMBS, tmp_path)
+    large, _, compressed = said.splitlines()
+    assert "large.npz cannot be used: it unpacks to 6,000,000,000 bytes" in large
+    assert "a.gz cannot be used: it unpacks to 100,000,001 bytes" in compressed
+    assert taken < 300 * MEGABYTE

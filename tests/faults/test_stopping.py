@@ -2,7 +2,6 @@
 
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,10 +12,9 @@ from afield.training.checkpoint import load_checkpoint
 from afield.training.loop import Loop
 from afield.training.stopping import HeldSignals
 from conftest import SMALL
-from support.benching import wait_for
-from support.children import alive, descendants
-from support.command import COMMAND
+from support.children import alive
 from support.resuming import assert_equal_runs
+from support.two_processes import STEPS, ranks_of, start_two, wait_until_further
 
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
 
@@ -99,23 +97,19 @@ def test_a_signal_that_is_ignored_stays_ignored():
 
 
 @pytest.mark.skipif(not Path("/proc").exists(), reason="looks at processes by way of /proc")
-def test_a_run_in_two_processes_stops_as_one(tmp_path):
-    settings = {
-        "training.devices": 2, "training.device": "cpu", "training.batch_size": 4, "network.width": 8,
-        "training.evaluate_every": 100_000, "training.checkpoint_every": 20,
-    }  # fmt: skip
-    words = ["--target", "uci", "--method", "baseline", "--steps", "100000", "--out", str(tmp_path / "run")]
-    words += [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
-    process = subprocess.Popen([*COMMAND, "train", *words], stderr=subprocess.PIPE, text=True)
-    last = tmp_path / "run/last.ckpt"
-    wait_for(lambda: last.exists() and load_checkpoint(last).step)
-    ranks = descendants(process.pid, "spawn_main")
-    process.terminate()
-    _, said = process.communicate()
-    assert process.returncode == 143
-    assert said.splitlines()[-1] == "afield: terminated; --resume continues a run that has begun"
-    assert "Traceback" not in said
-    assert len(ranks) == 2
-    assert not any(map(alive, ranks))
-    saved = load_checkpoint(last)
-    assert saved.step == saved.state["stream"]["step"] < 100_000
+def test_a_run_in_two_processes_stops_as_one_and_goes_on(tmp_path):
+    run, reached = tmp_path / "run", 0
+    # As a scheduler tells a command to stop, and as a terminal sends Ctrl-C: to the command and all its processes.
+    for number, send, how in ((signal.SIGTERM, os.kill, "terminated"), (signal.SIGINT, os.killpg, "interrupted")):
+        process = start_two(run, resume=bool(reached))
+        wait_until_further(run, reached)
+        ranks = ranks_of(process)
+        send(process.pid, number)
+        _, said = process.communicate()
+        assert process.returncode == CODES[number]
+        assert said.splitlines()[-1] == f"afield: {how}; --resume continues a run that has begun"
+        assert "Traceback" not in said
+        assert not any(map(alive, ranks))
+        saved = load_checkpoint(run / "last.ckpt")
+        assert reached < saved.step == saved.state["stream"]["step"] < STEPS
+        reached = saved.step

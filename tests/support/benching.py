@@ -33,9 +33,9 @@ def write_plan(path, settings=None, **changes):
     Path(path).write_text(tomli_w.dumps({key: value for key, value in content.items() if value is not None}), "utf-8")
 
 
-def write_digits_plan(path, seeds, **settings):
-    """The baseline on the embedded digits, at a small size."""
-    changes = {"protocol": "digits/embedded", "methods": ["baseline"], "targets": ["uci"], "seeds": list(seeds)}
+def write_digits_plan(path, seeds, method="baseline", **settings):
+    """A method on the embedded digits, at a small size."""
+    changes = {"protocol": "digits/embedded", "methods": [method], "targets": ["uci"], "seeds": list(seeds)}
     write_plan(path, TINY_DIGITS | settings, **changes)
 
 
@@ -50,13 +50,16 @@ def recorded(folder="out"):
     return found
 
 
+def saved_step(run):
+    """The step of a run's last checkpoint; 0 if there is none yet, or none any more."""
+    with suppress(AfieldError):  # which may have just been recorded
+        return load_checkpoint(Path(run) / "last.ckpt").step
+    return 0
+
+
 def step_of(folder):
     """The step of the furthest checkpoint among the runs in progress; 0 if there is none yet."""
-    steps = [0]
-    for file in Path(folder).glob("runs/*/last.ckpt"):
-        with suppress(AfieldError):  # its run has just been recorded
-            steps.append(load_checkpoint(file).step)
-    return max(steps)
+    return max(map(saved_step, Path(folder).glob("runs/*")), default=0)
 
 
 def wait_for(condition):

@@ -39,19 +39,6 @@ def unbroken_killed_and_resumed(layers, folder, fabric):
     return equal
 
 
-def kill_one_and_leave_one(layer, folder, fabric):
-    """Two runs of a config: one killed before its fourth step, and one of whose processes the second loses its parent.
-
-    Whether the latter was stopped in all processes.
-    """
-    config = resolve(layer)
-    train(fabric, config, f"{folder}/run", killed_before=3)
-    data = load_data(config.data.name)
-    with opened(config, data, Path(f"{folder}/orphan"), resume=False, progress=False, fabric=fabric) as loop:
-        if not loop.leads:
-            loop.parent = 0
-        try:
-            loop.run()
-        except KeyboardInterrupt:
-            return True
-    return False
+def killed(layer, folder, fabric):
+    """A run that is killed before its fourth step."""
+    train(fabric, resolve(layer), folder, killed_before=3)

@@ -30,7 +30,7 @@ from afield.results.folder import WHO, RunFolder
 from afield.results.run import Run, read_run
 from afield.training.assemble import opened
 from afield.training.callbacks import Callback, check_callbacks
-from afield.training.devices import check_devices, make_fabric
+from afield.training.devices import check_devices, make_fabric, meet_anew
 from afield.training.loggers import check_loggers
 from afield.training.loop import Loop
 from afield.training.processes import (
@@ -99,7 +99,7 @@ def train(
         raise AfieldError("a run needs a folder of its own to write to: out")
     check_selector(selector)
     folder, world = RunFolder(Path(out)), torchrun()
-    if world and world.restarted and folder.config.exists():
+    if world and world.restarts and folder.config.exists():
         resume, overwrite = True, False
     if leads():  # which may have locked it already when others come so far
         check_unlocked(folder.path, WHO)
@@ -218,6 +218,7 @@ def _in_processes(config: Config, callbacks: Sequence[Callback], carry_out: Carr
 def _among_others(config: Config, callbacks: Sequence[Callback], carry_out: CarryOut) -> None:
     """This process's part of a run whose processes torchrun has started."""
     try:
+        meet_anew(config.training)
         make_fabric(config.training).launch(partial(carry_out, config, callbacks))
     except Exception as error:
         if is_loss_of_another(error):

@@ -16,8 +16,8 @@ class Torchrun:
     rank: int
     processes: int
     devices: int
-    restarted: bool
-    """Whether torchrun has started them anew, after one was lost."""
+    restarts: int
+    """How often torchrun has started them anew, after one was lost."""
 
     @property
     def nodes(self) -> int:
@@ -48,7 +48,7 @@ def torchrun() -> Torchrun | None:
         )
     except (KeyError, ValueError) as error:
         raise AfieldError(f"torchrun's environment is not whole: {error}") from error
-    return Torchrun(rank, processes, devices, restarts > 0)
+    return Torchrun(rank, processes, devices, restarts)
 
 
 def leads() -> bool:

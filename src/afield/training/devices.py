@@ -1,5 +1,6 @@
 """On what a run trains, and in which precision, where the config leaves that to the machine."""
 
+import atexit
 import os
 from typing import Literal
 
@@ -7,6 +8,8 @@ import torch
 from lightning.fabric import Fabric
 from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
+from torch import distributed
+from torch.distributed.rendezvous import rendezvous
 
 from afield.config.torchrun import torchrun
 from afield.config.training import TrainingOptions
@@ -32,6 +35,22 @@ def make_fabric(options: TrainingOptions) -> Fabric:
         accelerator=kind, devices=options.devices, num_nodes=options.nodes, strategy=strategy, precision=precision,
         plugins=[environment],  # not what a cluster's variables say: by them a job of Slurm would be all its tasks
     )  # fmt: skip
+
+
+def meet_anew(options: TrainingOptions) -> None:
+    """Let processes that torchrun has started anew find each other; Fabric joins the group that is there already.
+
+    torchrun's store keeps the addresses of those that are gone, to which they would try to connect; so they use names
+    of their own in it. Not on several machines, each of which counts for itself how often it has started its processes.
+    """
+    world = torchrun()
+    if world is None or not world.restarts or world.nodes > 1 or world.processes == 1:
+        return
+    kind = "nccl" if accelerator(options) == "cuda" else "gloo"
+    store, rank, processes = next(rendezvous("env://", world.rank, world.processes))
+    names = distributed.PrefixStore(f"restart {world.restarts}", store)  # type: ignore[attr-defined]
+    distributed.init_process_group(kind, store=names, rank=rank, world_size=processes)
+    atexit.register(distributed.destroy_process_group)
 
 
 def check_devices(options: TrainingOptions) -> None:

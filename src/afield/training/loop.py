@@ -43,6 +43,7 @@ from afield.training.heartbeat import beat
 from afield.training.keeping import Keeper
 from afield.training.loggers import make_loggers
 from afield.training.post_mortem import DivergedError, Standing, save_post_mortem
+from afield.training.processes import starter
 from afield.training.progress import STEPS_BETWEEN_UPDATES, RunProgress
 from afield.training.resuming import to_go_on_from
 from afield.training.schedules import adaptation_weight, learning_rate
@@ -114,7 +115,7 @@ class Loop:
         self.keeper = Keeper(folder, [*options.keep, *stopping], self._save)
         self.well = Standing(self.stream, self.device)
         self.saved_step = 0
-        self.parent = os.getppid()
+        self.parent = starter()
         self.seconds = 0.0
 
     @property

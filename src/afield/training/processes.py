@@ -147,6 +147,12 @@ def children_told() -> Iterator[None]:
         raise
 
 
+def starter() -> int:
+    """The process that has started this one: of a child of Python's own also if it is gone already."""
+    parent = multiprocessing.parent_process()
+    return os.getppid() if parent is None or parent.pid is None else parent.pid
+
+
 def is_loss_of_another(error: Exception) -> bool:
     """Whether an error says that another process of the run has ended, for which gloo has no class of its own."""
     words = ("gloo", "Gloo", "NCCL", "by peer", "Broken pipe")
