@@ -1,17 +1,21 @@
 """Fused batch norm, pooling and ReLU: as PyTorch's own, on a GPU or else in Triton's interpreter."""
 
 import copy
+import math
 import os
 import subprocess
 import sys
 
 import pytest
+import timm
 import torch
+from timm.layers import BatchNormAct2d
 from torch import nn
 from torch.nn import functional as F
 
 from afield.networks import fused
-from afield.networks.fused import PooledBatchNorm, fused_norm
+from afield.networks.depthwise import fuse_depthwise
+from afield.networks.fused import RELU, FusedBatchNorm, fuse_norms, fused_norm
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = "cuda" if torch.cuda.is_available() and not INTERPRETED else "cpu"
@@ -24,9 +28,9 @@ needs_gpu = pytest.mark.skipif(fused.kernels is None or not GPU, reason="needs a
 pooled_or_not = pytest.mark.parametrize("pool", [True, False], ids=["pooled", "flat"])
 
 
-def plain_norm(x, weight, bias, running_mean, running_var, momentum, eps, pool):
+def plain_norm(x, weight, bias, running_mean, running_var, momentum, eps, pool, clip=RELU):
     x = F.batch_norm(x, running_mean, running_var, weight, bias, True, momentum, eps)
-    return F.relu(F.max_pool2d(x, 3, stride=2, padding=1) if pool else x)
+    return F.hardtanh(F.max_pool2d(x, 3, stride=2, padding=1) if pool else x, *clip)
 
 
 def noise(shape, seed=0):
@@ -59,6 +63,15 @@ def assert_agree(found, wanted, tolerance):
 def test_float32_agrees_with_pytorch_in_float64(shape, pool):
     x = 2 * noise(shape) + 3
     assert_agree(outcome(fused_norm, x, torch.float32, pool), outcome(plain_norm, x, torch.float64, pool), 1e-5)
+
+
+@needs_kernels
+@pooled_or_not
+@pytest.mark.parametrize("clip", [(0.0, 0.5), (-math.inf, math.inf)], ids=["both ends", "nothing"])
+def test_what_clips_and_what_clips_nothing_agree(clip, pool):
+    x = 2 * noise((2, 144, 7, 5)) + 3  # three blocks of channels, the last one not full
+    found = outcome(lambda *given: fused_norm(*given, clip=clip), x, torch.float32, pool)
+    assert_agree(found, outcome(lambda *given: plain_norm(*given, clip=clip), x, torch.float64, pool), 2e-5)
 
 
 @needs_kernels
@@ -118,18 +131,18 @@ def test_a_map_in_another_order_and_a_slope_without_strides_are_taken():
 @pooled_or_not
 def test_the_module_is_batch_norm_then_pool_then_relu(pool, monkeypatch):
     if INTERPRETED:
-        monkeypatch.setattr(PooledBatchNorm, "_fusible", lambda self, x, images: self.training)
+        monkeypatch.setattr(FusedBatchNorm, "_fusible", lambda self, x, images: self.training)
     check_module(pool)
 
 
 @pooled_or_not
 def test_without_kernels_the_module_is_batch_norm_then_pool_then_relu(pool, monkeypatch):
-    monkeypatch.setattr(PooledBatchNorm, "_fusible", lambda self, x, images: False)
+    monkeypatch.setattr(FusedBatchNorm, "_fusible", lambda self, x, images: False)
     check_module(pool)
 
 
 def check_module(pool):
-    ours, norm = PooledBatchNorm(8, pool).to(DEVICE), nn.BatchNorm2d(8).to(DEVICE)
+    ours, norm = FusedBatchNorm(8, pool).to(DEVICE), nn.BatchNorm2d(8).to(DEVICE)
     theirs = nn.Sequential(norm, nn.ReLU(), nn.MaxPool2d(3, stride=2, padding=1) if pool else nn.Identity())
     for seed in range(3):
         x = noise((2, 8, 6, 7), seed).to(DEVICE)
@@ -138,6 +151,33 @@ def check_module(pool):
     assert ours.num_batches_tracked == 3
     torch.testing.assert_close(ours.state_dict(), norm.state_dict())
     torch.testing.assert_close(ours.eval()(x), theirs.eval()(x))
+
+
+@pytest.mark.parametrize("name", ["resnet18", "mobilenetv2_100", "tf_efficientnet_lite0"])
+def test_a_timm_network_with_fused_layers_is_the_network(name):
+    torch.manual_seed(0)
+    plain = timm.create_model(name, num_classes=0).double()
+    ours = copy.deepcopy(plain)
+    fuse_norms(ours)
+    fuse_depthwise(ours)
+    assert not any(type(layer) in (nn.BatchNorm2d, BatchNormAct2d) for layer in ours.modules())
+    assert ours.state_dict().keys() == plain.state_dict().keys()
+    x = noise((3, 3, 40, 40)).double()
+    for network in (plain, ours):
+        network(x).square().sum().backward()
+    torch.testing.assert_close(ours.state_dict(), plain.state_dict())
+    slopes = ({key: value.grad for key, value in network.named_parameters()} for network in (ours, plain))
+    torch.testing.assert_close(*slopes)
+    torch.testing.assert_close(ours.eval()(x), plain.eval()(x))
+
+
+def test_layers_that_do_something_else_stay_what_they_are():
+    dropping = BatchNormAct2d(4, drop_layer=nn.Dropout2d)
+    other = BatchNormAct2d(4, act_layer=nn.SiLU)
+    bare = nn.BatchNorm2d(4, affine=False)
+    network = nn.Sequential(dropping, other, bare, nn.BatchNorm1d(4))
+    fuse_norms(network)
+    assert list(network)[:3] == [dropping, other, bare] and type(network[3]) is nn.BatchNorm1d
 
 
 @needs_kernels
@@ -155,7 +195,7 @@ def test_stretches_of_images_are_normalised_as_one_after_the_other(pool):
 @needs_gpu
 @pooled_or_not
 def test_a_recorded_step_repeats_the_eager_one_to_the_bit(pool):
-    eager = PooledBatchNorm(64, pool).cuda()
+    eager = FusedBatchNorm(64, pool).cuda()
     recorded = copy.deepcopy(eager)
     batches = [noise((16, 64, 32, 32), seed).cuda().bfloat16() for seed in range(4)]
     x = batches[0].contiguous(memory_format=torch.channels_last).requires_grad_()

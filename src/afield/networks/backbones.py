@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from afield.config.network import DIGIT_NETWORK, NetworkOptions
 from afield.errors import AfieldError, unknown
-from afield.networks.fused import PooledBatchNorm
+from afield.networks.depthwise import fuse_depthwise
+from afield.networks.fused import FusedBatchNorm, fuse_norms
 from afield.networks.heads import Pool, hidden_layers
 from afield.networks.hub import asking_hub
 from afield.networks.shapes import on_meta
@@ -31,7 +32,7 @@ class DigitNetwork(nn.Sequential):
         layers: list[nn.Module] = []
         for before, after, pool in ((3, width, True), (width, width, True), (width, 2 * width, False)):
             layers.append(nn.Conv2d(before, after, 5, padding=2, bias=not batch_norm))
-            layers.append(PooledBatchNorm(after, pool=pool) if batch_norm else pooled_relu(pool))
+            layers.append(FusedBatchNorm(after, pool=pool) if batch_norm else pooled_relu(pool))
         super().__init__(*layers)
 
     @property
@@ -41,7 +42,7 @@ class DigitNetwork(nn.Sequential):
 
 
 def pooled_relu(pool: bool) -> nn.Module:
-    """What `PooledBatchNorm` does besides batch norm: 3 x 3 max-pool of stride 2 if `pool`, then ReLU."""
+    """What `FusedBatchNorm` does besides batch norm: 3 x 3 max-pool of stride 2 if `pool`, then ReLU."""
     return nn.Sequential(nn.MaxPool2d(3, stride=2, padding=1), nn.ReLU()) if pool else nn.ReLU()
 
 
@@ -71,6 +72,8 @@ class TimmBackbone(nn.Module):
         self.name = name
         self.model: Any = _created(name, pretrained, image_size)
         _check_patches(self.model, name, image_size)
+        fuse_norms(self.model)
+        fuse_depthwise(self.model)
 
     def forward(self, images: Tensor) -> Tensor:
         """The last features, before timm's own pooling, as a map."""

@@ -1,7 +1,7 @@
 """The kernels of `fused.py`, in Triton: import this file only where Triton is installed.
 
-Maps lie in memory as one row of C channels per pixel; CHANNELS is C rounded up to a power of two. `table` holds the
-mean, scale, bias and 1 / std of each channel, one after the other; `slopes` what the gradients take from each dx.
+Maps lie in memory as one row of C channels per pixel, of which a program has a block of CHANNELS. `table` holds the mean,
+scale, bias and 1 / std of each channel, one after the other; `slopes` what the gradients take from each dx.
 """
 
 import triton
@@ -19,6 +19,24 @@ def _places(row, rows, channel, C: tl.constexpr):
 
 
 @triton.jit
+def _block(CHANNELS: tl.constexpr):
+    """The channels of this program."""
+    return tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
+
+
+@triton.jit
+def _clipped(result, least, most):
+    """NaN stays NaN, as in PyTorch."""
+    return tl.where(result <= least, least, tl.where(result >= most, most, result))
+
+
+@triton.jit
+def _is_open(result, least, most):
+    """Where a gradient passes what clips."""
+    return (result > least) & (result < most)
+
+
+@triton.jit
 def _constants(table, channel, C: tl.constexpr):
     """Mean, scale and bias of each channel."""
     inside = channel < C
@@ -33,17 +51,17 @@ def _folded(block, TILE: tl.constexpr):
 
 @triton.jit
 def moments(
-    x, means, squares, rows,
-    C: tl.constexpr, CHANNELS: tl.constexpr, TILE: tl.constexpr, UNROLL: tl.constexpr, STEPS: tl.constexpr,
+    x, means, squares, rows, steps,
+    C: tl.constexpr, CHANNELS: tl.constexpr, TILE: tl.constexpr, UNROLL: tl.constexpr,
 ):  # fmt: skip
     """Mean and sum of squared deviations of each program's rows; one of them as origin saves both from cancelling."""
-    channel, step = tl.arange(0, CHANNELS), tl.arange(0, TILE * UNROLL)
-    first = tl.program_id(0) * STEPS * TILE * UNROLL
-    count = tl.minimum(rows - first, STEPS * TILE * UNROLL)
+    channel, step = _block(CHANNELS), tl.arange(0, TILE * UNROLL)
+    first = tl.program_id(0) * steps * TILE * UNROLL
+    count = tl.minimum(rows - first, steps * TILE * UNROLL)
     origin = _values(x + first * C, channel, channel < C)
     total = tl.zeros([TILE, CHANNELS], tl.float32)
     square = tl.zeros([TILE, CHANNELS], tl.float32)
-    for number in range(STEPS):
+    for number in range(steps):
         place, keep = _places(first + number * TILE * UNROLL + step, rows, channel, C)
         value = tl.where(keep, _values(x, place, keep) - origin, 0.0)
         total += _folded(value, TILE)
@@ -79,22 +97,22 @@ def finish_moments(
 
 
 @triton.jit
-def flat_forward(x, table, y, rows, C: tl.constexpr, CHANNELS: tl.constexpr, TILE: tl.constexpr):
+def flat_forward(x, table, y, rows, least, most, C: tl.constexpr, CHANNELS: tl.constexpr, TILE: tl.constexpr):
     """y without pooling."""
-    channel, row = tl.arange(0, CHANNELS), tl.program_id(0) * TILE + tl.arange(0, TILE)
+    channel, row = _block(CHANNELS), tl.program_id(0) * TILE + tl.arange(0, TILE)
     place, keep = _places(row, rows, channel, C)
     mean, scale, bias = _constants(table, channel, C)
     result = (_values(x, place, keep) - mean) * scale + bias
-    tl.store(y + place, tl.where(result <= 0.0, 0.0, result), mask=keep)  # NaN stays NaN, as in PyTorch
+    tl.store(y + place, _clipped(result, least, most), mask=keep)
 
 
 @triton.jit
 def pool_forward(
-    x, table, y, peaks, codes, rows, C: tl.constexpr, CHANNELS: tl.constexpr, TILE: tl.constexpr,
+    x, table, y, peaks, codes, rows, least, most, C: tl.constexpr, CHANNELS: tl.constexpr, TILE: tl.constexpr,
     H: tl.constexpr, W: tl.constexpr, CLOSED: tl.constexpr,
 ):  # fmt: skip
     """A window's largest y is at its largest x, or smallest where the scale is negative: its peak, kept for later."""
-    channel, row = tl.arange(0, CHANNELS), tl.program_id(0) * TILE + tl.arange(0, TILE)
+    channel, row = _block(CHANNELS), tl.program_id(0) * TILE + tl.arange(0, TILE)
     high, wide = (H + 1) // 2, (W + 1) // 2
     i, j, image = row // wide % high, row % wide, row // (wide * high)
     mean, scale, bias = _constants(table, channel, C)
@@ -112,26 +130,28 @@ def pool_forward(
     best *= sign
     result = (best - mean) * scale + bias
     place, keep = _places(row, rows, channel, C)
-    tl.store(y + place, tl.where(result <= 0.0, 0.0, result), mask=keep)
+    tl.store(y + place, _clipped(result, least, most), mask=keep)
     tl.store(peaks + place, best, mask=keep)
-    tl.store(codes + place, tl.where(result <= 0.0, CLOSED, code).to(tl.uint8), mask=keep)
+    # What is not a number passes a gradient on, so that a run which diverges shows it.
+    closed = (result <= least) | (result >= most)
+    tl.store(codes + place, tl.where(closed, CLOSED, code).to(tl.uint8), mask=keep)
 
 
 @triton.jit
 def sums(
-    g, x, table, totals, products, rows,
-    C: tl.constexpr, CHANNELS: tl.constexpr, TILE: tl.constexpr, UNROLL: tl.constexpr, STEPS: tl.constexpr,
+    g, x, table, totals, products, rows, steps, least, most,
+    C: tl.constexpr, CHANNELS: tl.constexpr, TILE: tl.constexpr, UNROLL: tl.constexpr,
 ):  # fmt: skip
-    """Each program's sums of g and g (x - mean) where the ReLU is open; with pooling, x are the peaks."""
-    channel, step = tl.arange(0, CHANNELS), tl.arange(0, TILE * UNROLL)
+    """Each program's sums of g and g (x - mean) where nothing is clipped; with pooling, x are the peaks."""
+    channel, step = _block(CHANNELS), tl.arange(0, TILE * UNROLL)
     mean, scale, bias = _constants(table, channel, C)
     total = tl.zeros([TILE, CHANNELS], tl.float32)
     product = tl.zeros([TILE, CHANNELS], tl.float32)
-    for number in range(STEPS):
-        row = (tl.program_id(0) * STEPS + number) * TILE * UNROLL + step
+    for number in range(steps):
+        row = (tl.program_id(0) * steps + number) * TILE * UNROLL + step
         place, keep = _places(row, rows, channel, C)
         value, slope = _values(x, place, keep) - mean, _values(g, place, keep)
-        slope = tl.where(value * scale + bias > 0.0, slope, 0.0)
+        slope = tl.where(_is_open(value * scale + bias, least, most), slope, 0.0)
         total += _folded(slope, TILE)
         product += _folded(slope * value, TILE)
     place = tl.program_id(0) * C + channel
@@ -158,14 +178,16 @@ def finish_sums(
 
 
 @triton.jit
-def flat_backward(g, x, table, slopes, dx, rows, C: tl.constexpr, CHANNELS: tl.constexpr, TILE: tl.constexpr):
+def flat_backward(
+    g, x, table, slopes, dx, rows, least, most, C: tl.constexpr, CHANNELS: tl.constexpr, TILE: tl.constexpr
+):
     """dx without pooling."""
-    channel, row = tl.arange(0, CHANNELS), tl.program_id(0) * TILE + tl.arange(0, TILE)
+    channel, row = _block(CHANNELS), tl.program_id(0) * TILE + tl.arange(0, TILE)
     place, keep = _places(row, rows, channel, C)
     mean, scale, bias = _constants(table, channel, C)
     level, tilt = _values(slopes, channel, channel < C), _values(slopes + C, channel, channel < C)
     value = _values(x, place, keep) - mean
-    dy = tl.where(value * scale + bias > 0.0, _values(g, place, keep), 0.0)
+    dy = tl.where(_is_open(value * scale + bias, least, most), _values(g, place, keep), 0.0)
     tl.store(dx + place, scale * dy - level - tilt * value, mask=keep)
 
 
@@ -180,7 +202,7 @@ def pool_backward(
     H: tl.constexpr, W: tl.constexpr, CLOSED: tl.constexpr,
 ):  # fmt: skip
     """dx of the 2 x 2 pixels from each window's middle on: they lie in no windows but it and the three after it."""
-    channel, row = tl.arange(0, CHANNELS), tl.program_id(0) * TILE + tl.arange(0, TILE)
+    channel, row = _block(CHANNELS), tl.program_id(0) * TILE + tl.arange(0, TILE)
     high, wide = (H + 1) // 2, (W + 1) // 2
     i, j, image = row // wide % high, row % wide, row // (wide * high)
     mean, scale, _ = _constants(table, channel, C)

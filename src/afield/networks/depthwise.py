@@ -1,0 +1,172 @@
+"""Depthwise convolutions, in which every channel has a window of its own: Triton kernels, or what the layer does.
+
+Such a layer multiplies little and reads much. cuDNN takes two to six times as long for its gradients as memory does, and
+a layer with TensorFlow's padding first copies its map to one with a border; here the border is a condition on an address.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from timm.layers import Conv2dSame
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from afield.networks.fused import DTYPES, channel_block, kernels_run
+
+try:
+    from afield.networks import depthwise_kernels as kernels
+except ImportError:  # as in fused.py
+    kernels = None  # type: ignore[assignment]
+
+WARPS = 4
+PIXEL_VALUES = 16
+"""Of a thread in a pass over outputs: two pixels of eight channels share what is loaded of the weights."""
+SHARE_VALUES = 8
+"""Of a thread in the gradient of the weights, where each has five sums under way."""
+PROGRAMS = 2048
+"""At most, in that gradient."""
+SIDES, STRIDES = (3, 5), (1, 2)
+
+
+class _Depthwise(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, stride: int, top: int, left: int, out: tuple[int, int]) -> Tensor:
+        x = x.contiguous(memory_format=torch.channels_last)
+        images, C, _, _ = x.shape
+        taps = torch.empty((weight.shape[2] * weight.shape[3], C), dtype=x.dtype, device=x.device)
+        taps.copy_(weight.flatten(1).t())
+        y = torch.empty((images, C, *out), dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
+        _correlate(x, taps, y, stride, top, left, flip=False)
+        ctx.save_for_backward(x, taps)
+        ctx.stride, ctx.top, ctx.left, ctx.weight = stride, top, left, weight.shape
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+        x, taps = ctx.saved_tensors
+        g = g.contiguous(memory_format=torch.channels_last)
+        dx = torch.empty_like(x) if ctx.needs_input_grad[0] else None
+        last = ctx.weight[2] - 1
+        if dx is not None and ctx.stride == 1:
+            _correlate(g, taps, dx, 1, last - ctx.top, last - ctx.left, flip=True)
+        elif dx is not None:
+            _spread(g, taps, dx, ctx.top, ctx.left)
+        grad = _weight_gradient(g, x, ctx.weight, ctx.stride, ctx.top, ctx.left) if ctx.needs_input_grad[1] else None
+        return dx, grad, None, None, None, None
+
+
+def _correlate(x: Tensor, taps: Tensor, y: Tensor, stride: int, top: int, left: int, flip: bool) -> None:
+    sizes, rows = _sizes(x, y, PIXEL_VALUES), y.shape[0] * y.shape[2] * y.shape[3]
+    kernels.correlate[_grid(rows, sizes)](
+        x, taps, y, rows, K=_side(taps), STRIDE=stride, TOP=top, LEFT=left, FLIP=flip, **sizes
+    )
+
+
+def _spread(g: Tensor, taps: Tensor, dx: Tensor, top: int, left: int) -> None:
+    sizes, rows = _sizes(dx, g, PIXEL_VALUES), dx.shape[0] * ((dx.shape[2] + 1) // 2) * ((dx.shape[3] + 1) // 2)
+    kernels.spread_strided[_grid(rows, sizes)](g, taps, dx, rows, K=_side(taps), TOP=top, LEFT=left, **sizes)
+
+
+def _weight_gradient(g: Tensor, x: Tensor, shape: torch.Size, stride: int, top: int, left: int) -> Tensor:
+    side, sizes = shape[2], _sizes(x, g, SHARE_VALUES)
+    rows = g.shape[0] * g.shape[2] * g.shape[3]
+    tiles, blocks = _grid(rows, sizes)
+    steps = -(-tiles * side * blocks // PROGRAMS)
+    programs = -(-tiles // steps)
+    shares = torch.empty((programs, side * side, shape[0]), dtype=torch.float32, device=x.device)
+    kernels.weight_shares[(programs * side, blocks)](
+        g, x, shares, rows, steps, K=side, STRIDE=stride, TOP=top, LEFT=left, **sizes
+    )
+    return shares.sum(dim=0).t().reshape(shape)
+
+
+def _side(taps: Tensor) -> int:
+    return {side * side: side for side in SIDES}[len(taps)]
+
+
+def _sizes(x: Tensor, y: Tensor, values: int) -> dict[str, int]:
+    """What the kernels know of a layer with maps x and y, and how a program's values are laid out."""
+    C, channels = x.shape[1], channel_block(x.shape[1])
+    tile = max(1, 32 * WARPS * values // channels)
+    shape = {"H": x.shape[2], "W": x.shape[3], "OUT_H": y.shape[2], "OUT_W": y.shape[3]}
+    return {"C": C, "CHANNELS": channels, "TILE": tile, "num_warps": WARPS, **shape}
+
+
+def _grid(rows: int, sizes: dict[str, int]) -> tuple[int, int]:
+    return -(-rows // sizes["TILE"]), -(-sizes["C"] // sizes["CHANNELS"])
+
+
+def depthwise(x: Tensor, weight: Tensor, stride: int, padding: tuple[int, int], out: tuple[int, int]) -> Tensor:
+    """The convolution of every channel of x with its own window, by the kernels.
+
+    `padding` are the rows above and the columns left of the map, `out` the height and width of the result: what they
+    ask for beyond the map is zero.
+    """
+    y: Tensor = _Depthwise.apply(x, weight, stride, *padding, out)
+    return y
+
+
+class DepthwisePass:
+    """The forward pass of a depthwise convolution that has kernels of ours; its own where they cannot be used."""
+
+    def __init__(self, layer: nn.Conv2d) -> None:
+        self.layer = layer
+        self.plain: Callable[[Tensor], Tensor] = layer.forward
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """The layer's output."""
+        layer = self.layer
+        if not self._usable(x):
+            return self.plain(x)
+        if torch.is_autocast_enabled("cuda"):
+            x = x.to(torch.get_autocast_dtype("cuda"))
+        if x.dtype not in DTYPES:
+            return self.plain(x)
+        side, stride = layer.kernel_size[0], layer.stride[0]
+        (top, height), (left, width) = (_border(layer, size, side, stride) for size in x.shape[2:])
+        with torch.cuda.device_of(x):  # type: ignore[no-untyped-call]
+            return depthwise(x, layer.weight, stride, (top, left), (height, width))
+
+    def _usable(self, x: Tensor) -> bool:
+        return (
+            self.layer.training
+            and x.is_cuda
+            and not torch.compiler.is_compiling()
+            and self.layer.weight.dtype == torch.float32
+            and x.numel() < 2**31  # 32-bit places
+            and kernels_run(x.device)
+        )
+
+
+def _border(layer: nn.Conv2d, size: int, side: int, stride: int) -> tuple[int, int]:
+    """How many zeros come before a side of a map, and how long that side of the output is."""
+    if isinstance(layer, Conv2dSame):
+        out = -(-size // stride)
+        return max((out - 1) * stride + side - size, 0) // 2, out
+    padding = side // 2
+    return padding, (size + 2 * padding - side) // stride + 1
+
+
+def fuse_depthwise(network: nn.Module) -> None:
+    """Let depthwise convolutions inside a network be done by the kernels, where these know them."""
+    for layer in network.modules():
+        if isinstance(layer, nn.Conv2d) and _is_known(layer):
+            setattr(layer, "forward", DepthwisePass(layer))  # noqa: B010
+
+
+def _is_known(layer: nn.Conv2d) -> bool:
+    side = layer.kernel_size[0]
+    return (
+        type(layer) in (nn.Conv2d, Conv2dSame)
+        and layer.groups == layer.in_channels == layer.out_channels
+        and layer.bias is None
+        and layer.dilation == (1, 1)
+        and layer.kernel_size == (side, side)
+        and side in SIDES
+        and layer.stride[0] in STRIDES
+        and layer.stride == (layer.stride[0],) * 2
+        and layer.padding_mode == "zeros"
+        and (isinstance(layer, Conv2dSame) or layer.padding == (side // 2, side // 2))
+    )
