@@ -16,8 +16,10 @@ from afield.networks.depthwise import DepthwisePass, depthwise, fuse_depthwise
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = "cuda" if torch.cuda.is_available() and not INTERPRETED else "cpu"
 
+GPU = DEVICE == "cuda"
+
 needs_kernels = pytest.mark.skipif(
-    module.kernels is None or not (DEVICE == "cuda" or INTERPRETED), reason="no GPU: the interpreter's test runs this one"
+    module.kernels is None or not (GPU or INTERPRETED), reason="no GPU: the interpreter's test runs this one"
 )
 
 

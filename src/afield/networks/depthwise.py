@@ -1,14 +1,15 @@
 """Depthwise convolutions, in which every channel has a window of its own: Triton kernels, or what the layer does.
 
-Such a layer multiplies little and reads much. cuDNN takes two to six times as long for its gradients as memory does, and
-a layer with TensorFlow's padding first copies its map to one with a border; here the border is a condition on an address.
+Such a layer multiplies little and reads much. cuDNN is slow where the stride is 2, above all on the way back, and a
+layer with TensorFlow's padding first copies its map to one with a border; here the border is a condition on an address.
+Of a layer of stride 1 only the gradient of the map is ours: cuDNN is faster at the rest.
 """
 
 from collections.abc import Callable
 from typing import Any
 
 import torch
-from timm.layers import Conv2dSame
+from timm.layers.conv2d_same import Conv2dSame
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
@@ -20,10 +21,12 @@ except ImportError:  # as in fused.py
     kernels = None  # type: ignore[assignment]
 
 WARPS = 4
-PIXEL_VALUES = 16
-"""Of a thread in a pass over outputs: two pixels of eight channels share what is loaded of the weights."""
-SHARE_VALUES = 8
-"""Of a thread in the gradient of the weights, where each has five sums under way."""
+MAP_VALUES, MAP_CHANNELS = 16, 32
+"""Of a thread and, at most, of a program in a pass over outputs: two pixels share what is loaded of the weights."""
+SPREAD_CHANNELS = 64
+"""Of a program that finds the gradient of a map in squares."""
+SHARE_VALUES, SHARE_CHANNELS = 8, 32
+"""The same in the gradient of the weights, where each value has five sums under way."""
 PROGRAMS = 2048
 """At most, in that gradient."""
 SIDES, STRIDES = (3, 5), (1, 2)
@@ -32,63 +35,77 @@ SIDES, STRIDES = (3, 5), (1, 2)
 class _Depthwise(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, stride: int, top: int, left: int, out: tuple[int, int]) -> Tensor:
-        x = x.contiguous(memory_format=torch.channels_last)
-        images, C, _, _ = x.shape
-        taps = torch.empty((weight.shape[2] * weight.shape[3], C), dtype=x.dtype, device=x.device)
-        taps.copy_(weight.flatten(1).t())
-        y = torch.empty((images, C, *out), dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
-        _correlate(x, taps, y, stride, top, left, flip=False)
-        ctx.save_for_backward(x, taps)
-        ctx.stride, ctx.top, ctx.left, ctx.weight = stride, top, left, weight.shape
+        x, weight = x.contiguous(memory_format=torch.channels_last), weight.to(x.dtype)
+        ctx.save_for_backward(x, weight)
+        ctx.stride, ctx.top, ctx.left = stride, top, left
+        if stride == 1:
+            return torch.conv2d(x, weight, None, 1, (top, left), 1, x.shape[1])
+        shape = (x.shape[0], x.shape[1], *out)
+        y = torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
+        _correlate(x, _taps(weight), y, stride, top, left, flip=False)
         return y
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        x, taps = ctx.saved_tensors
+        x, weight = ctx.saved_tensors
+        stride, top, left = ctx.stride, ctx.top, ctx.left
         g = g.contiguous(memory_format=torch.channels_last)
         dx = torch.empty_like(x) if ctx.needs_input_grad[0] else None
-        last = ctx.weight[2] - 1
-        if dx is not None and ctx.stride == 1:
-            _correlate(g, taps, dx, 1, last - ctx.top, last - ctx.left, flip=True)
+        last = weight.shape[2] - 1
+        if dx is not None and stride == 1:
+            _correlate(g, _taps(weight), dx, 1, last - top, last - left, flip=True)
         elif dx is not None:
-            _spread(g, taps, dx, ctx.top, ctx.left)
-        grad = _weight_gradient(g, x, ctx.weight, ctx.stride, ctx.top, ctx.left) if ctx.needs_input_grad[1] else None
+            _spread(g, _taps(weight), dx, top, left)
+        grad = _weight_gradient(g, x, weight, stride, top, left) if ctx.needs_input_grad[1] else None
         return dx, grad, None, None, None, None
 
 
+def _taps(weight: Tensor) -> Tensor:
+    """One row of channels for each tap."""
+    return weight.flatten(1).t().contiguous()
+
+
 def _correlate(x: Tensor, taps: Tensor, y: Tensor, stride: int, top: int, left: int, flip: bool) -> None:
-    sizes, rows = _sizes(x, y, PIXEL_VALUES), y.shape[0] * y.shape[2] * y.shape[3]
+    sizes, rows = _sizes(x, y, MAP_VALUES, MAP_CHANNELS), y.shape[0] * y.shape[2] * y.shape[3]
     kernels.correlate[_grid(rows, sizes)](
         x, taps, y, rows, K=_side(taps), STRIDE=stride, TOP=top, LEFT=left, FLIP=flip, **sizes
     )
 
 
 def _spread(g: Tensor, taps: Tensor, dx: Tensor, top: int, left: int) -> None:
-    sizes, rows = _sizes(dx, g, PIXEL_VALUES), dx.shape[0] * ((dx.shape[2] + 1) // 2) * ((dx.shape[3] + 1) // 2)
+    sizes = _sizes(dx, g, MAP_VALUES, SPREAD_CHANNELS)
+    rows = dx.shape[0] * ((dx.shape[2] + 1) // 2) * ((dx.shape[3] + 1) // 2)
     kernels.spread_strided[_grid(rows, sizes)](g, taps, dx, rows, K=_side(taps), TOP=top, LEFT=left, **sizes)
 
 
-def _weight_gradient(g: Tensor, x: Tensor, shape: torch.Size, stride: int, top: int, left: int) -> Tensor:
-    side, sizes = shape[2], _sizes(x, g, SHARE_VALUES)
-    rows = g.shape[0] * g.shape[2] * g.shape[3]
+def _weight_gradient(g: Tensor, x: Tensor, weight: Tensor, stride: int, top: int, left: int) -> Tensor:
+    channels, side = weight.shape[0], weight.shape[2]
+    if stride == 1:
+        wanted = (False, True, False)  # of the gradients by the map, by the weight and by a bias
+        found = torch.ops.aten.convolution_backward(
+            g, x, weight, None, (1, 1), (top, left), (1, 1), False, (0, 0), channels, wanted
+        )
+        grad: Tensor = found[1]
+        return grad.float()
+    sizes, rows = _sizes(x, g, SHARE_VALUES, SHARE_CHANNELS), g.shape[0] * g.shape[2] * g.shape[3]
     tiles, blocks = _grid(rows, sizes)
     steps = -(-tiles * side * blocks // PROGRAMS)
     programs = -(-tiles // steps)
-    shares = torch.empty((programs, side * side, shape[0]), dtype=torch.float32, device=x.device)
+    shares = torch.empty((programs, side * side, channels), dtype=torch.float32, device=x.device)
     kernels.weight_shares[(programs * side, blocks)](
         g, x, shares, rows, steps, K=side, STRIDE=stride, TOP=top, LEFT=left, **sizes
     )
-    return shares.sum(dim=0).t().reshape(shape)
+    return shares.sum(dim=0).t().reshape(weight.shape)
 
 
 def _side(taps: Tensor) -> int:
     return {side * side: side for side in SIDES}[len(taps)]
 
 
-def _sizes(x: Tensor, y: Tensor, values: int) -> dict[str, int]:
+def _sizes(x: Tensor, y: Tensor, values: int, most_channels: int) -> dict[str, int]:
     """What the kernels know of a layer with maps x and y, and how a program's values are laid out."""
-    C, channels = x.shape[1], channel_block(x.shape[1])
+    C, channels = x.shape[1], min(channel_block(x.shape[1]), most_channels)
     tile = max(1, 32 * WARPS * values // channels)
     shape = {"H": x.shape[2], "W": x.shape[3], "OUT_H": y.shape[2], "OUT_W": y.shape[3]}
     return {"C": C, "CHANNELS": channels, "TILE": tile, "num_warps": WARPS, **shape}

@@ -37,7 +37,8 @@ def correlate(
     i, j, image = row // OUT_W % OUT_H, row % OUT_W, row // (OUT_W * OUT_H)
     total = tl.zeros([TILE, CHANNELS], tl.float32)
     for tap in tl.static_range(K * K):
-        value = _pixels(x, image, i * STRIDE - TOP + tap // K, j * STRIDE - LEFT + tap % K, row < rows, channel, C, H, W)
+        h, w = i * STRIDE - TOP + tap // K, j * STRIDE - LEFT + tap % K
+        value = _pixels(x, image, h, w, row < rows, channel, C, H, W)
         total += value * _tap(weight, K * K - 1 - tap if FLIP else tap, channel, C)
     tl.store(y + row[:, None] * C + channel, total, mask=(row < rows)[:, None] & (channel < C))
 
@@ -55,7 +56,7 @@ def spread_strided(
         down, right = corner // 2, corner % 2
         total = tl.zeros([TILE, CHANNELS], tl.float32)
         for tap in tl.static_range(K * K):
-            if (down + TOP + tap // K) % 2 == 0:
+            if (down + TOP + tap // K) % 2 == 0:  # noqa: SIM102, as Triton's `and` is not that of Python
                 if (right + LEFT + tap % K) % 2 == 0:
                     u, v = i + (down + TOP - tap // K) // 2, j + (right + LEFT - tap % K) // 2
                     value = _pixels(g, image, u, v, row < rows, channel, C, OUT_H, OUT_W)

@@ -7,8 +7,9 @@ convolution's map twice on the way forward and, where it is pooled, once on the 
     backward   the sums of g and g x^ over the outputs;  dx = scale (dy - sum(g) / M - x^ sum(g x^) / M)
 
 with scale = weight / std, x^ = (x - mean) / std, M the values per channel, and dy the summed g of the windows whose
-maximum is this x and was not clipped. ReLU clips at 0, ReLU6 also at 6. Maps lie in memory as one row of C channels per pixel (`channels_last`); arithmetic is float32. No
-sum depends on the order in which programs finish, so that a step repeats to the bit.
+maximum is this x and was not clipped. ReLU clips at 0, ReLU6 also at 6. Maps lie in memory as one row of C channels per
+pixel (`channels_last`); arithmetic is float32. No sum depends on the order in which programs finish, so that a step
+repeats to the bit.
 """
 
 import functools
@@ -19,7 +20,7 @@ from itertools import accumulate
 from typing import Any
 
 import torch
-from timm.layers import BatchNormAct2d
+from timm.layers.norm_act import BatchNormAct2d
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.autograd.graph import increment_version
@@ -210,7 +211,7 @@ def fused_norm(
 
 
 class FusedBatchNorm(nn.BatchNorm2d):
-    """`nn.BatchNorm2d`, with its state, then 3 x 3 max-pool of stride 2 if `pool`, then clipping; fused where it can be."""
+    """`nn.BatchNorm2d`, with its state, then 3 x 3 max-pool of stride 2 if `pool`, then a clip; fused if possible."""
 
     def __init__(
         self, num_features: int, pool: bool = False, clip: Clip = RELU, eps: float = 1e-5, momentum: float | None = 0.1
@@ -259,7 +260,7 @@ class FusedBatchNorm(nn.BatchNorm2d):
 
 
 def fuse_norms(network: nn.Module) -> None:
-    """Let batch norm of maps inside a network, with ReLU or ReLU6 where timm has that in the layer, be done by the kernels.
+    """Let batch norm of maps inside a network be done by the kernels, with the ReLU or ReLU6 that timm has in it.
 
     Layers keep their names and their tensors; those that do something else besides stay what they are.
     """
