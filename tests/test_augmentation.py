@@ -1,8 +1,17 @@
 """Random changes of photographs: what each does, what it leaves alone, and that the seed decides."""
 
+import os
+import subprocess
+import sys
+
+import pytest
 import torch
 
-from afield.data.augmentation import changed_photos, recoloured, resized_part
+from afield.data import augmentation
+from afield.data.augmentation import changed_by_kernels, changed_photos, changed_plainly, recoloured, resized_part
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+DEVICE = "cuda" if torch.cuda.is_available() and not INTERPRETED else "cpu"
 
 
 def photos(count=6, side=12, seed=0):
@@ -11,6 +20,10 @@ def photos(count=6, side=12, seed=0):
 
 def seeded(seed=0):
     return torch.Generator().manual_seed(seed)
+
+
+def all_changed(images, generator):
+    return changed_photos(images, torch.arange(len(images)), generator)
 
 
 def values(images):
@@ -71,27 +84,49 @@ def test_a_third_of_a_turn_of_the_hue_exchanges_the_channels_and_keeps_grey():
 
 def test_photographs_are_changed_each_in_its_own_way_and_stay_colours():
     same = photos(1).expand(50, -1, -1, -1)
-    changed = changed_photos(same, seeded())
+    changed = all_changed(same, seeded())
     assert changed.shape == same.shape
     assert changed.min() >= 0
     assert changed.max() <= 1
     assert len({image.numpy().tobytes() for image in changed}) == 50
-    assert torch.equal(changed, changed_photos(same, seeded()))
-    assert not torch.equal(changed, changed_photos(same, seeded(1)))
+    assert torch.equal(changed, all_changed(same, seeded()))
+    assert not torch.equal(changed, all_changed(same, seeded(1)))
 
 
 def test_colours_stay_exact_where_the_network_runs_in_bf16():
     images = photos()
-    exact = changed_photos(images, seeded())
+    exact = all_changed(images, seeded())
     with torch.autocast("cpu", torch.bfloat16):
-        assert torch.equal(changed_photos(images, seeded()), exact)
+        assert torch.equal(all_changed(images, seeded()), exact)
 
 
 def test_half_of_the_photographs_are_mirrored_and_a_tenth_is_grey():
     ramp = torch.arange(16).mul(16).to(torch.uint8).expand(2000, 16, 16)  # dark on the left, bright on the right
     coloured = torch.stack((ramp, ramp // 2, ramp // 4), dim=3)
-    changed = changed_photos(coloured, seeded())
+    changed = all_changed(coloured, seeded())
     mirrored = (changed[:, :, 0].sum(dim=(1, 2)) > changed[:, :, -1].sum(dim=(1, 2))).float().mean()
     assert 0.45 < mirrored < 0.55
     grey = (changed.max(dim=3).values - changed.min(dim=3).values).amax(dim=(1, 2)) < 1e-3
     assert 0.07 < grey.float().mean() < 0.13
+
+
+@pytest.mark.skipif(
+    augmentation.kernels is None or not (INTERPRETED or DEVICE == "cuda"), reason="no GPU: run by the next test"
+)
+@pytest.mark.parametrize("shape", [(12, 12), (40, 37)], ids=["a tile", "tiles, the last not full"])
+def test_the_kernels_change_as_torch_does(shape):
+    pool = torch.randint(0, 256, (7, *shape, 3), dtype=torch.uint8, generator=seeded()).to(DEVICE)
+    picks = torch.tensor([6, 0, 3, 3, 5], device=DEVICE)
+    for seed in range(4):
+        numbers = augmentation._drawn(len(picks), seeded(seed), torch.device("cpu")).to(DEVICE)
+        found, wanted = changed_by_kernels(pool, picks, numbers), changed_plainly(pool[picks], numbers)
+        torch.testing.assert_close(found, wanted, rtol=0, atol=2e-5)
+
+
+@pytest.mark.skipif(INTERPRETED or augmentation.kernels is None, reason="needs Triton; runs the test above")
+def test_the_kernels_agree_in_tritons_interpreter():
+    command = [sys.executable, "-m", "pytest", __file__, "-n", "0", "-p", "no:cacheprovider"]
+    child = subprocess.run(
+        command, env=os.environ | {"TRITON_INTERPRET": "1"}, capture_output=True, text=True, timeout=300
+    )
+    assert child.returncode == 0, child.stdout

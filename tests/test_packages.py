@@ -15,8 +15,8 @@ LONGEST = 400
 
 # From the first, which knows no other, to the last, which no other knows. A new package finds its place here.
 ORDER = (
-    "errors", "files", "precision", "config", "data", "networks", "losses", "closed_form", "methods", "results",
-    "training", "bench", "analysis", "app", "__main__",
+    "errors", "files", "precision", "kernels", "config", "data", "networks", "losses", "closed_form", "methods",
+    "results", "training", "bench", "analysis", "app", "__main__",
 )  # fmt: skip
 LOOSE = {"errors", "files", "precision", "__main__"}  # what every package may use; and `python -m afield`
 WITH_TORCH = {"batches", "normalise", "residence", "augmentation", "strong_views"}  # of the data package

@@ -13,11 +13,12 @@ from timm.layers.conv2d_same import Conv2dSame
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from afield.networks.fused import DTYPES, channel_block, kernels_run
+from afield.kernels import kernels_run
+from afield.networks.fused import DTYPES, channel_block
 
 try:
-    from afield.networks import depthwise_kernels as kernels
-except ImportError:  # as in fused.py
+    from afield.kernels import depthwise as kernels
+except ImportError:  # without Triton
     kernels = None  # type: ignore[assignment]
 
 WARPS = 4

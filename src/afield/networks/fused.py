@@ -12,9 +12,7 @@ pixel (`channels_last`); arithmetic is float32. No sum depends on the order in w
 repeats to the bit.
 """
 
-import functools
 import math
-import warnings
 from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
@@ -26,9 +24,11 @@ from torch.autograd.function import once_differentiable
 from torch.autograd.graph import increment_version
 from torch.nn import functional as F
 
+from afield.kernels import kernels_run
+
 try:
-    from afield.networks import kernels
-except ImportError:  # macOS, Windows and PyTorch's wheels for CPUs come without Triton
+    from afield.kernels import norms as kernels
+except ImportError:  # without Triton
     kernels = None  # type: ignore[assignment]
 
 Clip = tuple[float, float]
@@ -179,21 +179,6 @@ def _shares(rows: int, tile: int) -> tuple[int, int]:
     """How many programs add up these rows, and in how many steps each."""
     steps = _ceil(_ceil(rows, UNROLL * tile), PROGRAMS)
     return _ceil(rows, steps * UNROLL * tile), steps
-
-
-@functools.cache
-def kernels_run(device: torch.device) -> bool:
-    """Whether Triton can build for this device: it also needs a C compiler and Python's headers."""
-    if kernels is None or torch.cuda.get_device_capability(device) < (8, 0):
-        return False
-    try:
-        with torch.cuda.device(device):
-            ones = torch.ones(4, 1, device=device)
-            kernels.flat_forward[(1, 1)](ones, ones, torch.empty_like(ones), 1, *RELU, **_sizes(1, MAP_WARPS))
-    except Exception as error:
-        warnings.warn(f"fused kernels are off, as Triton cannot build them here: {error}", stacklevel=2)
-        return False
-    return True
 
 
 def fused_norm(

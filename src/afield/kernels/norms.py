@@ -1,4 +1,4 @@
-"""The kernels of `fused.py`, in Triton: import this file only where Triton is installed.
+"""The kernels of `networks/fused.py`: batch norm, max-pool and clipping.
 
 Maps lie in memory as one row of C channels per pixel, of which a program has a block of CHANNELS. `table` holds the
 mean, scale, bias and 1 / std of each channel, one after the other; `slopes` what the gradients take from each dx.

@@ -1,4 +1,4 @@
-"""The kernels of `depthwise.py`, in Triton: import this file only where Triton is installed.
+"""The kernels of `networks/depthwise.py`: convolutions in which every channel has a window of its own.
 
 Maps lie in memory as one row of C channels per pixel, weights as one row of C channels per tap of the K x K window. A
 program has a block of CHANNELS and, step by step, a TILE of pixels.
