@@ -133,6 +133,33 @@ def test_a_small_parquet_manifest_takes_little_memory(tmp_path):
     assert taken < 100 * MEGABYTE
 
 
+def varint(number, length=0):
+    """A number as Parquet's footer has it, in at least so many bytes."""
+    number, digits = 2 * number, []
+    while number or len(digits) < max(length, 1):
+        digits.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*digits[:-1], digits[-1] & 0x7F])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the limit is Linux's")
+def test_a_parquet_manifest_that_lies_about_its_size_is_stopped(tmp_path):
+    path, long = tmp_path / "some.parquet", 600_000_000
+    table = arrow.table({"path": ["1.png"], "domain": ["d"], "label": ["a" * long]})
+    parquet.write_table(table, path, compression="zstd", use_dictionary=False, write_statistics=False)
+    group = parquet.read_metadata(path).row_group(0)
+    content = path.read_bytes()
+    for size in (group.total_byte_size, group.column(2).total_uncompressed_size):
+        before, said, after = content.rpartition(varint(size))
+        content = before + varint(1000, len(said)) + after
+    path.write_bytes(content)
+    assert (parquet.read_metadata(path).row_group(0).total_byte_size, len(content) < 50_000) == (1000, True)
+    imports = "from pathlib import Path; from pyarrow import parquet; from afield import AfieldError; "
+    taken, said = memory_of(f"{imports}from afield.data.manifest import list_manifest", LIST, path)
+    assert f"cannot read {path}: malloc of size" in said
+    assert taken < 1.5 * long  # without the limit it is three times as much
+
+
 @pytest.mark.parametrize("size", [0, -1, 4097, 10**9])
 def test_absurd_image_sizes_are_refused(run, tmp_path, size):
     path = changed(run, tmp_path / "some.ckpt", lambda content: content["preprocessing"].update(image_size=size))

@@ -4,6 +4,7 @@ import csv
 import math
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from afield.files import check_regular
 MANIFEST_SUFFIXES = (".csv", ".parquet")
 SMALL_BYTES, MOST_TIMES = 10_000_000, 100
 """A Parquet manifest may unpack to so many bytes, or to so many times its size: names of files pack to a twentieth."""
+WORKING_BYTES = 256_000_000
+"""What Arrow may take beside that; it reserves memory in large pieces."""
 LAYOUT = "a manifest has the columns path, domain, label and, where splits are given, split"
 
 
@@ -85,7 +88,8 @@ def _read_parquet(path: Path, columns: dict[str, str]) -> Iterator[Sequence[Any]
         _check_memory(path, metadata, read)
         # As dictionaries: a long text that stands in the file once, for all rows, is in memory once.
         with parquet.ParquetFile(path, metadata=metadata, read_dictionary=[field.name for field in read]) as file:
-            for batch in file.iter_batches(columns=given):
+            batches = file.iter_batches(columns=given, use_threads=False)  # threads reserve memory of their own
+            while (batch := _next_batch(batches, most_bytes(path))) is not None:
                 cells = [_cells(batch.column(head)) if head else [None] * len(batch) for head in chosen]
                 yield from zip(*cells, strict=True)
     # Not only Arrow's own: bytes that are no UTF-8, a date beyond the calendar, a type that it does not know.
@@ -93,12 +97,42 @@ def _read_parquet(path: Path, columns: dict[str, str]) -> Iterator[Sequence[Any]
         raise AfieldError(f"cannot read {path}: {_first_line(error)}") from error
 
 
+def most_bytes(path: Path) -> int:
+    """How much memory a Parquet manifest may take."""
+    return max(SMALL_BYTES, MOST_TIMES * path.stat().st_size)
+
+
+def _next_batch(batches: Iterator[Any], memory: int) -> Any:
+    """The next rows of a Parquet file, or None; they may take so much memory and a little more."""
+    with no_more_memory_than(memory + WORKING_BYTES):
+        return next(batches, None)
+
+
+@contextmanager
+def no_more_memory_than(extra: int) -> Iterator[None]:
+    """Inside, this process cannot get more memory than it has by more than so many bytes. On Linux alone."""
+    try:
+        import resource
+
+        pages = int(Path("/proc/self/statm").read_text("ascii").split()[0])
+    except (ImportError, OSError):
+        yield
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    limit = pages * resource.getpagesize() + extra
+    resource.setrlimit(resource.RLIMIT_AS, (limit if soft == resource.RLIM_INFINITY else min(limit, soft), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
 def _check_memory(path: Path, metadata: Any, fields: Sequence[Any]) -> None:
     """Raise if a Parquet file would take far more memory than its size lets one expect.
 
     A few bytes of it can stand for a long list in a row, or for one long value in every row. Of a text there is one
     copy for all rows, and numbers are short; no manifest has lists, or bytes of a fixed length. How much a file unpacks
-    to is what it says itself, for nothing in Arrow measures a page, or limits it, before it is unpacked.
+    to is what it says itself; where it lies, the limit under which it is read holds.
     """
     from pyarrow import types
 
@@ -112,7 +146,7 @@ def _check_memory(path: Path, metadata: Any, fields: Sequence[Any]) -> None:
     # Of row groups and not of their columns, whose metadata may end this process: Arrow throws where nobody catches.
     unpacked = sum(metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups))
     size = path.stat().st_size
-    if unpacked > max(SMALL_BYTES, MOST_TIMES * size):
+    if unpacked > most_bytes(path):
         raise AfieldError(f"cannot read {path}: its {size:,} bytes would unpack to {unpacked:,}")
 
 
