@@ -100,7 +100,7 @@ def changed_by_kernels(pool: Tensor, picks: Tensor, numbers: Tensor) -> Tensor:
     tiles = -(-high * wide // TILE)
     sums = table.new_empty(count, tiles)
     out = table.new_empty(count, high, wide, 3)
-    sizes = {"H": high, "W": wide, "TILE": TILE, "TILES": tiles}
+    sizes = {"H": high, "W": wide, "TILE": TILE, "TILES": tiles, "enable_fp_fusion": True}
     luminance, _, _ = _constants(pool.device)
     kernels.luminances[(count, tiles)](pool, picks, table, luminance, sums, **sizes)
     kernels.change[(count, tiles)](pool, picks, table, sums, out, ALL_TILES=1 << (tiles - 1).bit_length(), **sizes)

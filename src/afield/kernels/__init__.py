@@ -20,7 +20,7 @@ def kernels_run(device: torch.device) -> bool:
         return False
     try:
         with torch.cuda.device(device):
-            probe.fill[(1,)](torch.empty(1, device=device))
+            probe.fill[(1,)](torch.empty(1, device=device), enable_fp_fusion=True)
     except Exception as error:
         warnings.warn(f"fused kernels are off, as Triton cannot build them here: {error}", stacklevel=2)
         return False

@@ -109,7 +109,7 @@ def _sizes(x: Tensor, y: Tensor, values: int, most_channels: int) -> dict[str, i
     C, channels = x.shape[1], min(channel_block(x.shape[1]), most_channels)
     tile = max(1, 32 * WARPS * values // channels)
     shape = {"H": x.shape[2], "W": x.shape[3], "OUT_H": y.shape[2], "OUT_W": y.shape[3]}
-    return {"C": C, "CHANNELS": channels, "TILE": tile, "num_warps": WARPS, **shape}
+    return {"C": C, "CHANNELS": channels, "TILE": tile, "num_warps": WARPS, "enable_fp_fusion": True, **shape}
 
 
 def _grid(rows: int, sizes: dict[str, int]) -> tuple[int, int]:
