@@ -1,16 +1,12 @@
 """Random changes of photographs: what each does, what it leaves alone, and that the seed decides."""
 
-import os
-import subprocess
-import sys
-
 import pytest
 import torch
 
 from afield.data import augmentation
 from afield.data.augmentation import changed_by_kernels, changed_photos, changed_plainly, recoloured, resized_part
+from support.interpreting import INTERPRETED, pass_in_interpreter
 
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = "cuda" if torch.cuda.is_available() and not INTERPRETED else "cpu"
 
 
@@ -125,8 +121,4 @@ def test_the_kernels_change_as_torch_does(shape):
 
 @pytest.mark.skipif(INTERPRETED or augmentation.kernels is None, reason="needs Triton; runs the test above")
 def test_the_kernels_agree_in_tritons_interpreter():
-    command = [sys.executable, "-m", "pytest", __file__, "-n", "0", "-p", "no:cacheprovider"]
-    child = subprocess.run(
-        command, env=os.environ | {"TRITON_INTERPRET": "1"}, capture_output=True, text=True, timeout=300
-    )
-    assert child.returncode == 0, child.stdout
+    pass_in_interpreter(__file__)

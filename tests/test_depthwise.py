@@ -1,9 +1,5 @@
 """Depthwise convolutions by our kernels: as PyTorch's own, on a GPU or else in Triton's interpreter."""
 
-import os
-import subprocess
-import sys
-
 import pytest
 import torch
 from timm.layers import Conv2dSame
@@ -12,8 +8,8 @@ from torch.nn import functional as F
 
 from afield.networks import depthwise as module
 from afield.networks.depthwise import DepthwisePass, depthwise, fuse_depthwise
+from support.interpreting import INTERPRETED, pass_in_interpreter
 
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = "cuda" if torch.cuda.is_available() and not INTERPRETED else "cpu"
 
 GPU = DEVICE == "cuda"
@@ -95,8 +91,4 @@ def test_a_layer_that_the_kernels_do_not_know_is_left_alone(layer):
 
 @pytest.mark.skipif(INTERPRETED or module.kernels is None, reason="needs Triton; runs the tests above")
 def test_the_kernels_agree_in_tritons_interpreter():
-    command = [sys.executable, "-m", "pytest", __file__, "-n", "0", "-p", "no:cacheprovider"]
-    child = subprocess.run(
-        command, env=os.environ | {"TRITON_INTERPRET": "1"}, capture_output=True, text=True, timeout=300
-    )
-    assert child.returncode == 0, child.stdout
+    pass_in_interpreter(__file__)

@@ -2,9 +2,6 @@
 
 import copy
 import math
-import os
-import subprocess
-import sys
 
 import pytest
 import timm
@@ -16,8 +13,8 @@ from torch.nn import functional as F
 from afield.networks import fused
 from afield.networks.depthwise import fuse_depthwise
 from afield.networks.fused import RELU, FusedBatchNorm, fuse_norms, fused_norm
+from support.interpreting import INTERPRETED, pass_in_interpreter
 
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = "cuda" if torch.cuda.is_available() and not INTERPRETED else "cpu"
 GPU = DEVICE == "cuda"
 
@@ -224,8 +221,4 @@ def test_a_recorded_step_repeats_the_eager_one_to_the_bit(pool):
 
 @pytest.mark.skipif(INTERPRETED or fused.kernels is None, reason="needs Triton; runs the tests above")
 def test_the_kernels_agree_in_tritons_interpreter():
-    command = [sys.executable, "-m", "pytest", __file__, "-n", "0", "-p", "no:cacheprovider"]
-    child = subprocess.run(
-        command, env=os.environ | {"TRITON_INTERPRET": "1"}, capture_output=True, text=True, timeout=300
-    )
-    assert child.returncode == 0, child.stdout
+    pass_in_interpreter(__file__)

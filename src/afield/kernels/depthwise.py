@@ -7,11 +7,7 @@ program has a block of CHANNELS and, step by step, a TILE of pixels.
 import triton
 import triton.language as tl
 
-
-@triton.jit
-def _block(CHANNELS: tl.constexpr):
-    """The channels of this program."""
-    return tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
+from afield.kernels.norms import _block
 
 
 @triton.jit
