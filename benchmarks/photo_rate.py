@@ -53,7 +53,7 @@ from afield.errors import AfieldError
 from afield.files import making_folder, write_whole
 from afield.methods.create import create_method
 from afield.networks.backbones import check_backbone, normalisation
-from afield.training.backend import backend_settings
+from afield.training.backend import backend_settings, has_few_convolutions
 from afield.training.devices import make_fabric
 from afield.training.step import TrainingStep
 
@@ -178,6 +178,7 @@ def our_step(
     mean, std = normalisation(NetworkOptions(backbone=arguments.backbone))
     preprocessing = Preprocessing(arguments.size, mean, std)
     stream = BatchStream(task, arguments.batch, preprocessing, fabric.device, 0, "photos", "resident")
+    torch.backends.cudnn.benchmark = has_few_convolutions(method)  # as `afield train` has it
     return TrainingStep(method, stream, options, fabric), len(task.sources) * arguments.batch
 
 

@@ -230,7 +230,7 @@ def main() -> None:
             try:
                 step = make_step(method, way, data, arguments)
                 seen = len(step.method.images(step.stream.next()))
-                with backend_settings(step.options):
+                with backend_settings(step.options, step.method):
                     taken = milliseconds(step, arguments.steps)
                     longest = kernels(step, arguments.kernels) if arguments.kernels and on_gpu else ""
             except Exception as error:

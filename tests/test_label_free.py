@@ -136,6 +136,20 @@ def test_an_evaluation_records_scores_of_the_targets_training_images(uda_run, to
         assert uda_run.select(selector).evaluation in lines
 
 
+def test_a_last_chunk_that_is_filled_up_with_copies_changes_no_figure(uda_run, train_toy, tmp_path, monkeypatch):
+    monkeypatch.setattr("afield.training.chunks.on_gpu", lambda pixels: True)
+    filled = train_toy(tmp_path / "run", settings={"training.evaluate_every": 3})
+    for line, other in zip(evaluations(uda_run.records), evaluations(filled.records), strict=True):
+        for name, found in line["sources"].items():
+            assert found["accuracy"] == other["sources"][name]["accuracy"]
+            assert found["gates"] == pytest.approx(other["sources"][name]["gates"], rel=1e-4)
+        assert line["target"]["night"]["accuracy"] == other["target"]["night"]["accuracy"]
+        scores, others = line["unlabelled"]["night"], other["unlabelled"]["night"]
+        assert scores["n"] == others["n"]
+        assert scores["entropy"] == pytest.approx(others["entropy"], abs=1e-4)
+        assert scores["dev"] == pytest.approx(others["dev"], abs=1e-3)
+
+
 def test_labels_and_test_images_of_the_target_change_no_score(toy, train_toy, uda_run, tmp_path, monkeypatch):
     from afield.data import registry
 

@@ -45,6 +45,11 @@ class Inspection:
     views: dict[str, Tensor] = field(default_factory=dict)
     gates: dict[str, Tensor] = field(default_factory=dict)
 
+    def first(self, count: int) -> "Inspection":
+        """The same of so many images, from the front."""
+        views, gates = ({name: each[:count] for name, each in of.items()} for of in (self.views, self.gates))
+        return Inspection(self.scores[:count], views, gates)
+
 
 class Method(nn.Module):
     """Base of all methods. A subclass declares what it needs and overrides `losses_of`; most need nothing else.

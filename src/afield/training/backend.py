@@ -4,22 +4,27 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 import torch
+from torch import nn
 
 from afield.config.training import TrainingOptions
 from afield.training.devices import accelerator, precision_of
 
 RECOMPILE_LIMIT = 1000
+FEW_CONVOLUTIONS = 10
 
 
 @contextmanager
-def backend_settings(options: TrainingOptions) -> Iterator[None]:
-    """Settings of torch's backends under which steps run (and are recorded, or compiled), then the caller's again."""
+def backend_settings(options: TrainingOptions, network: nn.Module | None = None) -> Iterator[None]:
+    """Settings of torch's backends under which a network's steps run (and are recorded, or compiled); then the caller's.
+
+    Batches have one shape, so that it is worth trying which kernels are fastest for the convolutions of a small network.
+    For those of an EfficientNet-Lite0 trying takes more than a minute, longer than a short run.
+    """
     benchmark, precision = torch.backends.cudnn.benchmark, torch.get_float32_matmul_precision()
     with ExitStack() as stack:
         stack.callback(torch.set_float32_matmul_precision, precision)
         stack.callback(setattr, torch.backends.cudnn, "benchmark", benchmark)
-        # Batches have one shape: worth trying which convolution kernels are fastest for it.
-        torch.backends.cudnn.benchmark = True
+        torch.backends.cudnn.benchmark = network is None or has_few_convolutions(network)
         # In a bf16 run the few products that stay in float32 need no more than the 10 bits of TF32, which convolutions
         # of a float32 run have as well.
         torch.set_float32_matmul_precision("high" if precision_of(options) == "bf16" else "highest")
@@ -29,6 +34,11 @@ def backend_settings(options: TrainingOptions) -> Iterator[None]:
             # Every method and set of options is a version of the same function; beyond the limit none is compiled.
             stack.enter_context(config.patch(recompile_limit=RECOMPILE_LIMIT))
         yield
+
+
+def has_few_convolutions(network: nn.Module) -> bool:
+    """Whether it takes no time to speak of to try kernels for all of them."""
+    return sum(isinstance(module, nn.Conv2d) for module in network.modules()) <= FEW_CONVOLUTIONS
 
 
 @contextmanager

@@ -26,3 +26,20 @@ def streamed(images: Images, indices: Indices, chunk: int, device: torch.device)
             ahead.give_back(buffer)
     finally:
         ahead.close()
+
+
+def filled_up(pixels: Tensor, count: int) -> Tensor:
+    """On a GPU, images followed by copies of the last one, so many in all; what a method says of the copies is dropped.
+
+    cuDNN prepares a network's convolutions anew for every number of images, which takes a second or two, and the last
+    chunk of each split has a number of its own.
+    """
+    missing = count - len(pixels)
+    if missing <= 0 or not on_gpu(pixels):
+        return pixels
+    return torch.cat([pixels, pixels[-1:].expand(missing, -1, -1, -1)])
+
+
+def on_gpu(pixels: Tensor) -> bool:
+    """Whether images lie on a GPU; elsewhere copies would only cost time."""
+    return pixels.is_cuda

@@ -15,7 +15,7 @@ from afield.data.preprocessing import Preprocessing
 from afield.data.residence import make_resident, stays_resident
 from afield.data.task import EvaluationViews, LabelledView, Task, UnlabelledView
 from afield.methods import Method
-from afield.training.chunks import streamed
+from afield.training.chunks import filled_up, streamed
 from afield.training.label_free import LabelFreeScores, spaced
 from afield.training.scores import prediction_entropy
 
@@ -95,7 +95,8 @@ class Measure:
         mean, entropies = torch.zeros((), device=self.device), torch.zeros((), device=self.device)
         labels = torch.from_numpy(view.labels) if isinstance(view, LabelledView) else None
         for start, pixels in self.chunks(view.images):
-            inspection = method.inspect(self.normalise(pixels.permute(0, 3, 1, 2)))
+            whole = filled_up(pixels, self.chunk)
+            inspection = method.inspect(self.normalise(whole.permute(0, 3, 1, 2))).first(len(pixels))
             if labels is not None:
                 truth = labels[start : start + len(pixels)].to(self.device)
                 for name, scores in {"": inspection.scores, **inspection.views}.items():

@@ -16,7 +16,7 @@ from afield.data.images import Images, Indices
 from afield.data.normalise import Normalise
 from afield.data.task import LabelledView, Task, UnlabelledView
 from afield.methods import Method
-from afield.training.chunks import streamed
+from afield.training.chunks import filled_up, streamed
 from afield.training.scores import (
     deep_embedded_validation,
     density_ratios,
@@ -72,16 +72,18 @@ class LabelFreeScores:
     def _passed(self, method: Method, views: Sequence[View], most: int) -> tuple[Tensor, Tensor]:
         """Pooled vectors of F and class scores of the views' images, at most so many in all."""
         results = [
-            (method.pool(F), method.scores_of(F))
+            (method.pool(F)[:count], method.scores_of(F)[:count])
             for view, chosen in sampled(views, most)
-            for F in self._maps(method, view.images, chosen)
+            for F, count in self._maps(method, view.images, chosen)
         ]
         vectors, scores = zip(*results, strict=True)
         return torch.cat(vectors), torch.cat(scores)
 
-    def _maps(self, method: Method, images: Images, chosen: Indices) -> Iterator[Tensor]:
+    def _maps(self, method: Method, images: Images, chosen: Indices) -> Iterator[tuple[Tensor, int]]:
+        """Chunk by chunk, and how many of a chunk's maps, from the front, are of these images."""
         for pixels in streamed(images, chosen, self.chunk, self.device):
-            yield method.backbone(self.normalise(pixels.permute(0, 3, 1, 2)))
+            whole = filled_up(pixels, self.chunk)
+            yield method.backbone(self.normalise(whole.permute(0, 3, 1, 2))), len(pixels)
 
 
 def sampled(views: Sequence[View], most: int) -> list[tuple[View, Indices]]:

@@ -137,7 +137,7 @@ class Loop:
     def run(self) -> None:
         """Train to the end, in a folder that `start` or `resume` has opened."""
         try:
-            with backend_settings(self.options), HeldSignals() as signals, self._listened():
+            with backend_settings(self.options, self.method), HeldSignals() as signals, self._listened():
                 self._run(signals)
         finally:
             self.stream.close()
