@@ -15,9 +15,9 @@ FEW_CONVOLUTIONS = 10
 
 @contextmanager
 def backend_settings(options: TrainingOptions, network: nn.Module | None = None) -> Iterator[None]:
-    """Settings of torch's backends under which a network's steps run (and are recorded, or compiled); then the caller's.
+    """Settings of torch's backends for a network's steps (also recorded or compiled ones); afterwards the caller's.
 
-    Batches have one shape, so that it is worth trying which kernels are fastest for the convolutions of a small network.
+    Batches have one shape, so that it is worth trying which kernels are fastest for a small network's convolutions.
     For those of an EfficientNet-Lite0 trying takes more than a minute, longer than a short run.
     """
     benchmark, precision = torch.backends.cudnn.benchmark, torch.get_float32_matmul_precision()
