@@ -6,6 +6,7 @@ from timm.layers import Conv2dSame
 from torch import nn
 from torch.nn import functional as F
 
+from afield.kernels import kernels_in_networks
 from afield.networks import depthwise as module
 from afield.networks.depthwise import DepthwisePass, depthwise, fuse_depthwise
 from support.interpreting import INTERPRETED, pass_in_interpreter
@@ -17,6 +18,13 @@ GPU = DEVICE == "cuda"
 needs_kernels = pytest.mark.skipif(
     module.kernels is None or not (GPU or INTERPRETED), reason="no GPU: the interpreter's test runs this one"
 )
+
+
+@pytest.fixture(autouse=True)
+def kernels_wanted():
+    """As in a step that is recorded."""
+    with kernels_in_networks(True):
+        yield
 
 
 def layer_of(channels, side, stride, same):

@@ -10,6 +10,7 @@ from timm.layers import BatchNormAct2d
 from torch import nn
 from torch.nn import functional as F
 
+from afield.kernels import kernels_in_networks
 from afield.networks import fused
 from afield.networks.depthwise import fuse_depthwise
 from afield.networks.fused import RELU, FusedBatchNorm, fuse_norms, fused_norm
@@ -23,6 +24,13 @@ needs_kernels = pytest.mark.skipif(
 )
 needs_gpu = pytest.mark.skipif(fused.kernels is None or not GPU, reason="needs a GPU and Triton")
 pooled_or_not = pytest.mark.parametrize("pool", [True, False], ids=["pooled", "flat"])
+
+
+@pytest.fixture(autouse=True)
+def kernels_wanted():
+    """As in a step that is recorded."""
+    with kernels_in_networks(True):
+        yield
 
 
 def plain_norm(x, weight, bias, running_mean, running_var, momentum, eps, pool, clip=RELU):

@@ -6,7 +6,7 @@ from copy import deepcopy
 import pytest
 import torch
 
-from afield import AfieldError, list_methods
+from afield import AfieldError, kernels, list_methods
 from afield.config.training import TrainingOptions
 from afield.methods import Learning
 from afield.methods.baseline import Baseline
@@ -15,7 +15,7 @@ from afield.training import rates
 from afield.training.loop import Loop
 from afield.training.optimisers import Optimisers
 from afield.training.schedules import learning_rate
-from support.recipes import build, weights
+from support.recipes import Small, build, make_batches, make_step, weights
 
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -212,3 +212,20 @@ def test_losses_that_are_none_are_named(train_toy, tmp_path, monkeypatch, losses
     monkeypatch.setattr(Baseline, "losses_of", lambda self, F, batch: losses)
     with pytest.raises(AfieldError, match=message):
         train_toy(tmp_path / "run", "baseline", steps=1)
+
+
+def test_layers_use_kernels_in_steps_that_are_recorded_alone(monkeypatch):
+    monkeypatch.setattr(kernels, "kernels_run", lambda device: True)
+    device, seen = torch.device("cpu"), []
+
+    class Watching(Small):
+        def losses_of(self, F, batch):
+            seen.append(kernels.layers_use_kernels(device))
+            return super().losses_of(F, batch)
+
+    step = make_step(build(Watching), make_batches(2))
+    step()
+    step.recorded = True
+    monkeypatch.setattr(step, "_warm_up", step._step)  # which needs a GPU's streams
+    step()
+    assert seen == [False, True] and not kernels.layers_use_kernels(device)

@@ -111,4 +111,5 @@ def differences(layers, fabric):
         off = {name: off_by(value, shared[name]) for name, value in expected.items()}
         name = max(off, key=off.get)
         found.append((off[name], name))  # little, or the pipe to the parent would be full
+    torch.distributed.destroy_process_group()  # in good order: threads of it at Python's end may abort the process
     return found

@@ -13,7 +13,7 @@ from timm.layers.conv2d_same import Conv2dSame
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from afield.kernels import kernels_run
+from afield.kernels import layers_use_kernels
 from afield.networks.fused import DTYPES, channel_block
 
 try:
@@ -154,7 +154,7 @@ class DepthwisePass:
             and not torch.compiler.is_compiling()
             and self.layer.weight.dtype == torch.float32
             and x.numel() < 2**31  # 32-bit places
-            and kernels_run(x.device)
+            and layers_use_kernels(x.device)
         )
 
 

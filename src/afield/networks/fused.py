@@ -24,7 +24,7 @@ from torch.autograd.function import once_differentiable
 from torch.autograd.graph import increment_version
 from torch.nn import functional as F
 
-from afield.kernels import kernels_run
+from afield.kernels import layers_use_kernels
 
 try:
     from afield.kernels import norms as kernels
@@ -236,7 +236,7 @@ class FusedBatchNorm(nn.BatchNorm2d):
             and self.weight.dtype == torch.float32
             and images * x.shape[2] * x.shape[3] > 1  # values per channel
             and x.numel() < 2**31  # 32-bit places
-            and kernels_run(x.device)
+            and layers_use_kernels(x.device)
         )
 
     def extra_repr(self) -> str:

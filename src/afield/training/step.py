@@ -18,6 +18,7 @@ from torch.nn.utils import clip_grad_norm_
 from afield.config.training import TrainingOptions
 from afield.data.batches import BatchStream
 from afield.errors import AfieldError
+from afield.kernels import kernels_in_networks
 from afield.methods import Losses, Method
 from afield.networks import Sharing
 from afield.training.optimisers import Optimisers, State
@@ -137,7 +138,8 @@ class TrainingStep:
         self.weight.copy_(rates[1])
         self.method.train()
         losses: list[Losses] = [{} for _ in range(self.options.accumulate)]
-        with self.fabric.autocast(), self.sharing.under_way() if self.sharing else nullcontext():
+        sharing = self.sharing.under_way() if self.sharing else nullcontext()
+        with self.fabric.autocast(), kernels_in_networks(self.recorded), sharing:
             runs = [self._backpropagated(self.method.training_step(self.stream.draw())) for _ in losses]
             for updates in zip(*runs, strict=True):
                 self._descend()
