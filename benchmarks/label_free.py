@@ -94,7 +94,7 @@ def rows_of_plan(path: Path, labels: set[str]) -> str:
     protocol = find_protocol(content.protocol)
 
     def config(row: PlanRow) -> object:
-        return make_job(protocol, row, protocol.targets[0], content.seeds[0], content.settings).config
+        return make_job(protocol, row, protocol.targets[0], content.seeds[0], content.settings_under(protocol)).config
 
     def is_usual(row: PlanRow) -> bool:
         return config(row) == config(PlanRow(label=row.method, method=row.method))
