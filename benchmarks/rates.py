@@ -2,16 +2,22 @@
 
     python benchmarks/rates.py plans/pacs-dg.toml --try 0.005 0.01 0.02 0.04 > rates.toml
     afield bench rates.toml --out runs/rates
-    python benchmarks/rates.py plans/pacs-dg.toml --records runs/rates/records.jsonl [--show]
+    python benchmarks/rates.py plans/pacs-dg.toml --records runs/rates/records.jsonl > chosen.toml
+    afield bench chosen.toml --out runs/chosen
 
-The first has every row of the plan at every rate, with the plan's first seed. The last prints the plan with each row at
-its rate (under each protocol, if there are several), for all seeds; with `--show` the table the choice was made by. The
-choice is that of `benchmarks/label_free.py`: without a target in training the accuracy on the sources' held-out images,
-otherwise the mean information in the predictions on the target. Records of the plan itself at some rate serve as well.
+The first has every row of the plan at every rate, with the plan's first seed. The second prints the plan with each row
+at its rate (under each protocol, if there are several), for all seeds. In its place, `--show` prints the table the
+choice was made by, and `--gather` the records of the chosen rates, of all seeds there are, under the plan's labels;
+`--protocol` leaves out the plan's other protocols.
+
+The choice is that of `benchmarks/label_free.py`: without a target in training the accuracy on the sources' held-out
+images, otherwise the mean information in the predictions on the target. Records of the plan itself at some rate serve
+as well.
 """
 
 import argparse
 import copy
+import json
 import sys
 from collections import defaultdict
 from collections.abc import Iterable
@@ -50,6 +56,11 @@ class Choice:
         return self.rate in (min(self.tried), max(self.tried))
 
 
+def row_label(label: str) -> str:
+    """What the plan calls the row that a run belongs to."""
+    return label.partition(RATE)[0].removesuffix(AT_ITS_RATE)
+
+
 def label_at(row: PlanRow, rate: float) -> str:
     """What a row is called while rates are tried."""
     return f"{row.label}{RATE}{rate:g}"
@@ -82,17 +93,20 @@ def tried_rates(records: Iterable[Path], seed: int) -> dict[tuple[str, str], dic
         header, config = run[0], run[0]["config"]
         if header["seed"] != seed:
             continue
-        rates = tried[header["protocol"]["name"], header["label"].partition(RATE)[0].removesuffix(AT_ITS_RATE)]
+        rates = tried[header["protocol"]["name"], row_label(header["label"])]
         task, rate = config["task"], config["training"]["lr"]
         new = Setting(header["label"], config["method"]["name"], task["kind"] == "uda", defaultdict(list))
         rates.setdefault(rate, new).ends[task["target"]].append(select(evaluations(run), "last"))
     return tried
 
 
-def choices(content: PlanFile, records: list[Path]) -> list[Choice]:
-    """The choice of each row under each protocol, among the rates that have been tried on all targets."""
+def choices(content: PlanFile, records: list[Path], only: str | None) -> list[Choice]:
+    """The choice of each row under each protocol, or under one only, among the rates tried on all targets."""
     found, tried = [], tried_rates(records, content.seeds[0])
-    for protocol in content.named_protocols():
+    protocols = [protocol for protocol in content.named_protocols() if only in (None, protocol.name)]
+    if not protocols:
+        raise AfieldError(f"the plan has no protocol '{only}'")
+    for protocol in protocols:
         targets = set(content.targets or protocol.targets)
         for row in plan_rows(content):
             if row.runs_under(protocol):
@@ -107,6 +121,18 @@ def of_choice(path: Path, made: list[Choice]) -> str:
     """The plan of every row at its own rate."""
     rows = [with_rate(one.row, f"{one.row.label}{AT_ITS_RATE}", one.rate, [one.protocol]) for one in made]
     return plan_with(path, rows, read_plan_file(path).seeds)
+
+
+def gathered(made: list[Choice], records: list[Path]) -> str:
+    """The records of the chosen rates, in the plan's order; of a run that was made twice, the first."""
+    runs: dict[tuple[str, str, float], dict[tuple[str, int], list[dict[str, Any]]]] = defaultdict(dict)
+    for run in (run for path in records for run in read_runs(path)):
+        header = {**run[0], "label": row_label(run[0]["label"])}
+        config, protocol = header["config"], header["protocol"]["name"]
+        kept = runs[protocol, header["label"], config["training"]["lr"]]
+        kept.setdefault((config["task"]["target"], header["seed"]), [header, *run[1:]])
+    chosen = [runs[one.protocol, one.row.label, one.rate] for one in made]
+    return "\n".join(json.dumps(event) for kept in chosen for at in sorted(kept) for event in kept[at])
 
 
 def table(made: list[Choice]) -> str:
@@ -129,17 +155,23 @@ if __name__ == "__main__":
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--try", dest="rates", type=float, nargs="+", help="print the plan of these rates")
     what.add_argument("--records", type=Path, nargs="+", help="print the plan of the rates that these records choose")
-    parser.add_argument("--show", action="store_true", help="with --records: the table that the choice was made by")
+    parser.add_argument("--protocol", help="with --records: of the plan's protocols only this one")
+    instead = parser.add_mutually_exclusive_group()
+    instead.add_argument("--show", action="store_true", help="with --records: the table that the choice was made by")
+    instead.add_argument("--gather", action="store_true", help="with --records: those of the chosen rates")
     arguments = parser.parse_args()
     try:
         if arguments.rates:
             print(trying(arguments.plan, arguments.rates))
         else:
-            made = choices(read_plan_file(arguments.plan), arguments.records)
+            made = choices(read_plan_file(arguments.plan), arguments.records, arguments.protocol)
             for one in made:
                 if one.at_edge:
                     note = f"{one.rate:g} is at the edge of what was tried"
                     print(f"{one.row.label} under {one.protocol}: {note}", file=sys.stderr)
-            print(table(made) if arguments.show else of_choice(arguments.plan, made))
+            if arguments.gather:
+                print(gathered(made, arguments.records))
+            else:
+                print(table(made) if arguments.show else of_choice(arguments.plan, made))
     except AfieldError as error:
         sys.exit(str(error))

@@ -22,12 +22,13 @@ WRITTEN = re.compile(r"<!-- written by: ([^\n]*) -->\n(.*?)\n?<!-- end -->", re.
 def output_of(command: str) -> str:
     """What a command prints, `afield ...` or `python FILE ...`, run in this process from the repository's root."""
     program, *arguments = shlex.split(command)
-    before, folder, printed = sys.argv, Path.cwd(), io.StringIO()
+    before, path, folder, printed = sys.argv, list(sys.path), Path.cwd(), io.StringIO()
     os.chdir(ROOT)
     try:
         with contextlib.redirect_stdout(printed):
             if program == "python":
                 sys.argv = arguments
+                sys.path.insert(0, str(ROOT / Path(arguments[0]).parent))  # as python does, and run_path does not
                 runpy.run_path(arguments[0], run_name="__main__")
             else:
                 from afield.app.cli import main
@@ -39,6 +40,7 @@ def output_of(command: str) -> str:
             raise RuntimeError(f"{command}: {end.code}") from end
     finally:
         sys.argv = before
+        sys.path[:] = path
         os.chdir(folder)
     return printed.getvalue().strip()
 

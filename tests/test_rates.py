@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from afield.config.plan import plan_jobs, read_plan_file
+from afield.results.records import read_runs
 
 ROOT = Path(__file__).parents[1]
 RECORDS = ROOT / "results/research/photos-rate-224.jsonl"
@@ -67,3 +68,26 @@ def test_a_row_that_was_not_tried_is_an_error(plan):
     done = rates(plan, "--records", RECORDS)
     assert done.returncode == 1
     assert done.stderr == "no rate of row 'far, averaged' under pacs/lite0 was tried on all targets\n"
+
+
+def test_one_protocol_of_the_plan_may_be_asked_for(plan, tmp_path):
+    plan.write_text(PLAN.partition("rows")[0])
+    jobs = jobs_of(rates(plan, "--records", RECORDS, "--protocol", "pacs/mobilenetv2"), tmp_path)
+    assert {job.place.protocol for job in jobs} == {"pacs/mobilenetv2"}
+    missing = rates(plan, "--records", RECORDS, "--protocol", "pacs/mobilenet")
+    assert missing.stderr == "the plan has no protocol 'pacs/mobilenet'\n"
+
+
+def test_the_records_of_the_chosen_rates_are_gathered_once_under_the_labels_of_the_plan(plan, tmp_path):
+    plan.write_text(PLAN.replace('["baseline"]', '["baseline", "far"]').partition("rows")[0])
+    done = rates(plan, "--records", RECORDS, RECORDS, "--gather")
+    (tmp_path / "gathered.jsonl").write_text(done.stdout)
+    headers = [run[0] for run in read_runs(tmp_path / "gathered.jsonl")]
+    assert len(headers) == 2 * 2 * 4  # protocols, rows, targets: one seed was recorded
+    found = {(one["protocol"]["name"], one["label"], one["config"]["training"]["lr"]) for one in headers}
+    assert found == {
+        ("pacs/lite0", "baseline", 0.04),
+        ("pacs/lite0", "far", 0.02),
+        ("pacs/mobilenetv2", "baseline", 0.01),
+        ("pacs/mobilenetv2", "far", 0.01),
+    }
