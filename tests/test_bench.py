@@ -232,6 +232,24 @@ def test_a_failed_run_is_tried_again_and_its_failure_forgotten_when_it_succeeds(
     assert len(recorded()) == 4
 
 
+def test_a_run_that_lacked_memory_goes_on_from_its_checkpoint_when_it_is_tried_again(bench, monkeypatch):
+    steps, plain = [], loop.Loop._train_step
+
+    def lacking(run):
+        steps.append(run.step)
+        if run.step == 2 and steps.count(2) == 1:
+            raise MemoryError
+        plain(run)
+
+    monkeypatch.setattr(loop.Loop, "_train_step", lacking)
+    few = {"seeds": [0], "methods": ["baseline"], "targets": ["dusk"]}
+    every = {"training.steps": 3, "training.checkpoint_every": 1}
+    (reason,) = bench(every, **few).failures.values()
+    assert reason.startswith("out of memory: lower training.batch_size")
+    assert bench(every, **few).recorded == 1
+    assert steps == [0, 1, 2, 2]
+
+
 def test_an_interrupt_says_what_is_recorded_and_the_same_command_goes_on(home, trained, monkeypatch, call):
     counting = worker.train_job
 

@@ -42,9 +42,9 @@ def work(monkeypatch, tmp_path):
     monkeypatch.setattr(processes, "parcel", lambda job, folder: (job, folder))
     monkeypatch.setattr(local, "machine_parts", lambda count: [{}] * count)
 
-    def run(*jobs, **patience):
+    def run(*jobs, workers=1, **patience):
         told = Told()
-        outcomes = list(work_in_processes([(job, tmp_path) for job in jobs], told, 1, Patience(**patience)))
+        outcomes = list(work_in_processes([(job, tmp_path) for job in jobs], told, workers, Patience(**patience)))
         assert sorted(job for job, _ in outcomes) == sorted(jobs), "each job has one outcome"
         return dict(outcomes), told
 
@@ -76,6 +76,22 @@ def test_after_a_cuda_error_the_next_job_gets_another_process(work):
     first, second = (outcome["process"] for outcome in outcomes.values())
     assert poisoned.reason == "AcceleratorError: CUDA error: device-side assert triggered"
     assert first == second != int(poisoned.trace)
+
+
+def test_a_run_that_lacks_memory_beside_others_is_tried_again_alone_once(work):
+    outcomes, told = work("slow", "too large", "large", "fine", workers=2)
+    assert set(told.begun_jobs[:2]) == {"slow", "too large"}
+    assert told.begun_jobs[-1] in ("large", "too large"), "those that are tried again come last"
+    assert ("too large", "out of memory beside other runs; it will be tried again alone") in told.retries
+    assert told.begun_jobs.count("too large") == 2
+    assert outcomes.pop("too large") == Failed("out of memory", lacked_memory=True)
+    assert all("process" in outcome for outcome in outcomes.values())
+
+
+def test_one_worker_is_always_alone_so_that_a_run_without_enough_memory_has_failed(work):
+    outcomes, told = work("too large", "fine")
+    assert (told.begun_jobs, told.retries) == (["too large", "fine"], [])
+    assert outcomes["too large"].lacked_memory
 
 
 @pytest.mark.parametrize(

@@ -33,27 +33,35 @@ class Task:
     folder: Path
     lost: int = 0
     """How many processes were lost that trained it."""
+    crowded: bool = False
+    """Whether it lacked memory beside other runs."""
 
 
 def work_in_processes(assignments: Sequence[Assignment], watcher: Watcher, count: int, patience: Patience) -> Outcomes:
     """Several at a time, in processes that train job after job.
 
     A process that was killed or hangs is replaced, and its job is tried again a few times, from its last checkpoint.
-    One that ends of its own accord would do so again: its job fails.
+    One that ends of its own accord would do so again: its job fails. A job that lacks memory beside others is tried
+    again in the end, when no other is at work.
     """
     waiting = deque(Task(job, folder) for job, folder in assignments)
     busy: dict[Connection, tuple[Worker, Task]] = {}
     idle = [Worker(part) for part in machine_parts(min(count, len(assignments)))]
+    several = len(idle) > 1
     try:
         while waiting or busy:
-            while idle and waiting:
+            while idle and waiting and not (busy and waiting[0].crowded):
                 worker, task = idle.pop(0), waiting.popleft()
                 worker.give(task.job, task.folder)
                 busy[worker.connection] = worker, task
                 watcher.begun(task.job)
             for worker, outcome in news(busy, patience):
                 _, task = busy.pop(worker.connection)
-                if isinstance(outcome, Died) and outcome.by_signal and task.lost < patience.retries:
+                if isinstance(outcome, Failed) and outcome.lacked_memory and several and not task.crowded:
+                    task.crowded = True
+                    waiting.append(task)
+                    watcher.retried(task.job, "out of memory beside other runs; it will be tried again alone")
+                elif isinstance(outcome, Died) and outcome.by_signal and task.lost < patience.retries:
                     task.lost += 1
                     waiting.appendleft(task)
                     watcher.retried(task.job, f"{outcome.reason}; retry {task.lost} of {patience.retries}")

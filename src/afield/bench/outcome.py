@@ -11,6 +11,8 @@ class Failed:
 
     reason: str
     trace: str | None = None
+    lacked_memory: bool = False
+    """Others may have had it: where no other run is at work, it may suffice."""
 
 
 Outcome = list[Record] | Failed

@@ -11,6 +11,8 @@ from multiprocessing import parent_process
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+import torch
+
 from afield.bench.outcome import Failed, Outcome
 from afield.config.plan import Job
 from afield.data.registry import load_data
@@ -20,6 +22,7 @@ from afield.results.folder import RunFolder
 from afield.results.records import Record, read_records
 from afield.training.assemble import opened
 from afield.training.heartbeat import heard_by
+from afield.training.memory import is_out_of_memory
 from afield.training.post_mortem import DivergedError
 from afield.training.processes import Parcel, unpack
 
@@ -41,9 +44,17 @@ def attempt(job: Job, folder: Path) -> Outcome:
     except Exception as error:
         failed = failure_of(error)
     finally:
-        gc.collect()  # frees the run's memory on the device for the next
-    shutil.rmtree(folder, ignore_errors=True)
+        _free_memory()
+    if not failed.lacked_memory:  # otherwise as with a full disk
+        shutil.rmtree(folder, ignore_errors=True)
     return failed
+
+
+def _free_memory() -> None:
+    """Give the memory of a run that is over back to the device, for this process and for others."""
+    gc.collect()
+    if torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
 
 
 def attempt_sent(parcel: Parcel, place: Path | None = None) -> Outcome:
@@ -61,7 +72,8 @@ def attempt_sent(parcel: Parcel, place: Path | None = None) -> Outcome:
 def failure_of(error: Exception) -> Failed:
     """An error as the reason of a failure."""
     if isinstance(error, AfieldError):
-        return Failed(" ".join(str(error).split()))
+        lacked = error.__cause__ is not None and is_out_of_memory(error.__cause__)
+        return Failed(" ".join(str(error).split()), lacked_memory=lacked)
     if isinstance(error, OSError) and error.filename:
         return Failed(f"{error.filename}: {error.strerror}")
     return Failed(" ".join(f"{type(error).__name__}: {error}".split()), traceback.format_exc())
