@@ -22,6 +22,7 @@ from afield.methods.registry import AnyMethod
 from afield.results.quality import Quality
 from afield.training.devices import best_device
 from afield.training.evaluation import Measure, View
+from afield.training.host_memory import memory_kept
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,8 @@ def evaluate_checkpoint(
     views = test_views(model, data, domains, checkpoint)
     device, console = best_device(), Console(stderr=True)
     measure = Measure(views, model.preprocessing, device)
-    with Progress(console=console, disable=not console.is_terminal, transient=True) as progress:
+    shown = Progress(console=console, disable=not console.is_terminal, transient=True)
+    with memory_kept(device.type), shown as progress:
         examiner = Examiner(model, progress, sum(len(view.images) for view in views))
         results = measure(model.method.to(device), examiner)
     for name, result in results.items():

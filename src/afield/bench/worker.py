@@ -53,8 +53,7 @@ def attempt(job: Job, folder: Path) -> Outcome:
 def _free_memory() -> None:
     """Give the memory of a run that is over back to the device, for this process and for others."""
     gc.collect()
-    if torch.cuda.is_initialized():
-        torch.cuda.empty_cache()
+    torch.cuda.empty_cache()  # does nothing where CUDA was not used
 
 
 def attempt_sent(parcel: Parcel, place: Path | None = None) -> Outcome:

@@ -1,4 +1,4 @@
-"""What training sets in torch for the whole process, and puts back afterwards: backends and generators."""
+"""What training sets for the whole process, and puts back afterwards: backends, generators, the host's memory."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -8,6 +8,7 @@ from torch import nn
 
 from afield.config.training import TrainingOptions
 from afield.training.devices import accelerator, precision_of
+from afield.training.host_memory import memory_kept
 
 RECOMPILE_LIMIT = 1000
 FEW_CONVOLUTIONS = 10
@@ -25,6 +26,7 @@ def backend_settings(options: TrainingOptions, network: nn.Module | None = None)
         stack.callback(torch.set_float32_matmul_precision, precision)
         stack.callback(setattr, torch.backends.cudnn, "benchmark", benchmark)
         torch.backends.cudnn.benchmark = network is None or has_few_convolutions(network)
+        stack.enter_context(memory_kept(accelerator(options)))
         # In a bf16 run the few products that stay in float32 need no more than the 10 bits of TF32, which convolutions
         # of a float32 run have as well.
         torch.set_float32_matmul_precision("high" if precision_of(options) == "bf16" else "highest")
