@@ -1,23 +1,22 @@
-"""A learning rate for each row of a plan, chosen without the target's labels: a plan to try rates, then one of them.
+"""A learning rate for each row of a plan, chosen without the target's labels: a plan to try rates, then of the best.
 
-    python benchmarks/rates.py plans/pacs-dg.toml --try 0.005 0.01 0.02 0.04 > rates.toml
-    afield bench rates.toml --out runs/rates
-    python benchmarks/rates.py plans/pacs-dg.toml --records runs/rates/records.jsonl > chosen.toml
-    afield bench chosen.toml --out runs/chosen
+    python benchmarks/rates.py plans/pacs-dg.toml --try 0.005 0.01 0.02 0.04 > tried.toml
+    afield bench tried.toml --out results/pacs
+    python benchmarks/rates.py plans/pacs-dg.toml --records results/pacs/records.jsonl > chosen.toml
+    afield bench chosen.toml --out results/pacs
+    afield table results/pacs --plan chosen.toml
 
-The first has every row of the plan at every rate, with the plan's first seed. The second prints the plan with each row
-at its rate (under each protocol, if there are several), for all seeds. In its place, `--show` prints the table the
-choice was made by, and `--gather` the records of the chosen rates, of all seeds there are, under the plan's labels;
-`--protocol` leaves out the plan's other protocols.
+The first prints a plan of every row at every rate, with the plan's first seed; the second one of each row at its own
+rate (under each protocol, if there are several), for all seeds. Rows have the same names in both, so that the first
+seed is not trained again. `--protocol` leaves out the plan's other protocols; `--show` prints the table that the choice
+was made by instead.
 
 The choice is that of `benchmarks/label_free.py`: without a target in training the accuracy on the sources' held-out
-images, otherwise the mean information in the predictions on the target. Records of the plan itself at some rate serve
-as well.
+images, otherwise the mean information in the predictions on the target.
 """
 
 import argparse
 import copy
-import json
 import sys
 from collections import defaultdict
 from collections.abc import Iterable
@@ -30,11 +29,13 @@ from label_free import Setting
 
 from afield.config.layers import read_config
 from afield.config.plan import PlanFile, PlanRow, plan_rows, read_plan_file
+from afield.config.protocols import Protocol
 from afield.errors import AfieldError
 from afield.results.records import evaluations, read_runs
 from afield.results.selection import select
 
-RATE, AT_ITS_RATE = ", rate ", " at its rate"
+RATE = ", rate "
+REPLACED = ("protocol", "protocols", "methods", "rows", "seeds")
 
 
 @dataclass(frozen=True)
@@ -56,34 +57,34 @@ class Choice:
         return self.rate in (min(self.tried), max(self.tried))
 
 
-def row_label(label: str) -> str:
-    """What the plan calls the row that a run belongs to."""
-    return label.partition(RATE)[0].removesuffix(AT_ITS_RATE)
-
-
-def label_at(row: PlanRow, rate: float) -> str:
-    """What a row is called while rates are tried."""
-    return f"{row.label}{RATE}{rate:g}"
-
-
-def with_rate(row: PlanRow, label: str, rate: float, protocols: Iterable[str]) -> dict[str, Any]:
-    """A row of a plan's file."""
+def row_at(row: PlanRow, rate: float, protocols: list[str]) -> dict[str, Any]:
+    """A row of a plan's file: what it was, at a rate that its label names."""
     changed: dict[str, Any] = copy.deepcopy(row.settings)
     changed.setdefault("training", {})["lr"] = rate
-    return {"label": label, "method": row.method, "protocols": list(protocols), "settings": changed}
+    label = f"{row.label}{RATE}{rate:g}"
+    return {"label": label, "method": row.method, "protocols": protocols, "settings": changed}
 
 
-def plan_with(path: Path, rows: list[dict[str, Any]], seeds: Iterable[int]) -> str:
-    """A plan's file with other rows and seeds."""
-    kept = {key: value for key, value in read_config(path).items() if key not in ("methods", "rows", "seeds")}
-    return tomli_w.dumps({**kept, "seeds": list(seeds), "rows": rows})
+def plan_with(path: Path, protocols: list[Protocol], rows: list[dict[str, Any]], seeds: Iterable[int]) -> str:
+    """A plan's file with other protocols, rows and seeds."""
+    content = {key: value for key, value in read_config(path).items() if key not in REPLACED}
+    names = [protocol.name for protocol in protocols]
+    settings = {name: value for name, value in content.get("protocol_settings", {}).items() if name in names}
+    named: dict[str, Any] = {"protocols": names}
+    if len(names) == 1:  # its table has a column per target then
+        named = {"protocol": names[0]}
+        rows = [{key: value for key, value in row.items() if key != "protocols"} for row in rows]
+    changed = {"seeds": list(seeds), "rows": rows, "protocol_settings": settings}
+    return tomli_w.dumps(named | content | changed, multiline_strings=True)
 
 
-def trying(path: Path, rates: list[float]) -> str:
-    """The plan of every row at every rate."""
-    content = read_plan_file(path)
-    rows = [with_rate(row, label_at(row, rate), rate, row.protocols) for row in plan_rows(content) for rate in rates]
-    return plan_with(path, rows, content.seeds[:1])
+def rows_of_trial(content: PlanFile, protocols: list[Protocol], rates: list[float]) -> list[dict[str, Any]]:
+    """Every row at every rate."""
+    found = []
+    for row in plan_rows(content):
+        names = [protocol.name for protocol in protocols if row.runs_under(protocol)]
+        found += [row_at(row, rate, names) for rate in rates if names]
+    return found
 
 
 def tried_rates(records: Iterable[Path], seed: int) -> dict[tuple[str, str], dict[float, Setting]]:
@@ -93,19 +94,16 @@ def tried_rates(records: Iterable[Path], seed: int) -> dict[tuple[str, str], dic
         header, config = run[0], run[0]["config"]
         if header["seed"] != seed:
             continue
-        rates = tried[header["protocol"]["name"], row_label(header["label"])]
         task, rate = config["task"], config["training"]["lr"]
         new = Setting(header["label"], config["method"]["name"], task["kind"] == "uda", defaultdict(list))
+        rates = tried[header["protocol"]["name"], header["label"].removesuffix(f"{RATE}{rate:g}")]
         rates.setdefault(rate, new).ends[task["target"]].append(select(evaluations(run), "last"))
     return tried
 
 
-def choices(content: PlanFile, records: list[Path], only: str | None) -> list[Choice]:
-    """The choice of each row under each protocol, or under one only, among the rates tried on all targets."""
+def choices(content: PlanFile, protocols: list[Protocol], records: list[Path]) -> list[Choice]:
+    """The choice of each row under each protocol, among the rates that have been tried on all targets."""
     found, tried = [], tried_rates(records, content.seeds[0])
-    protocols = [protocol for protocol in content.named_protocols() if only in (None, protocol.name)]
-    if not protocols:
-        raise AfieldError(f"the plan has no protocol '{only}'")
     for protocol in protocols:
         targets = set(content.targets or protocol.targets)
         for row in plan_rows(content):
@@ -115,24 +113,6 @@ def choices(content: PlanFile, records: list[Path], only: str | None) -> list[Ch
                     raise AfieldError(f"no rate of row '{row.label}' under {protocol.name} was tried on all targets")
                 found.append(Choice(row, protocol.name, dict(sorted(rates.items()))))
     return found
-
-
-def of_choice(path: Path, made: list[Choice]) -> str:
-    """The plan of every row at its own rate."""
-    rows = [with_rate(one.row, f"{one.row.label}{AT_ITS_RATE}", one.rate, [one.protocol]) for one in made]
-    return plan_with(path, rows, read_plan_file(path).seeds)
-
-
-def gathered(made: list[Choice], records: list[Path]) -> str:
-    """The records of the chosen rates, in the plan's order; of a run that was made twice, the first."""
-    runs: dict[tuple[str, str, float], dict[tuple[str, int], list[dict[str, Any]]]] = defaultdict(dict)
-    for run in (run for path in records for run in read_runs(path)):
-        header = {**run[0], "label": row_label(run[0]["label"])}
-        config, protocol = header["config"], header["protocol"]["name"]
-        kept = runs[protocol, header["label"], config["training"]["lr"]]
-        kept.setdefault((config["task"]["target"], header["seed"]), [header, *run[1:]])
-    chosen = [runs[one.protocol, one.row.label, one.rate] for one in made]
-    return "\n".join(json.dumps(event) for kept in chosen for at in sorted(kept) for event in kept[at])
 
 
 def table(made: list[Choice]) -> str:
@@ -149,29 +129,38 @@ def table(made: list[Choice]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Print a plan, or the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("plan", type=Path)
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--try", dest="rates", type=float, nargs="+", help="print the plan of these rates")
     what.add_argument("--records", type=Path, nargs="+", help="print the plan of the rates that these records choose")
-    parser.add_argument("--protocol", help="with --records: of the plan's protocols only this one")
-    instead = parser.add_mutually_exclusive_group()
-    instead.add_argument("--show", action="store_true", help="with --records: the table that the choice was made by")
-    instead.add_argument("--gather", action="store_true", help="with --records: those of the chosen rates")
+    parser.add_argument("--protocol", help="of the plan's protocols only this one")
+    parser.add_argument("--show", action="store_true", help="with --records: the table that the choice was made by")
     arguments = parser.parse_args()
+    content = read_plan_file(arguments.plan)
+    protocols = [one for one in content.named_protocols() if arguments.protocol in (None, one.name)]
+    if not protocols:
+        raise AfieldError(f"the plan has no protocol '{arguments.protocol}'")
+    if arguments.rates:
+        rows = rows_of_trial(content, protocols, arguments.rates)
+        print(plan_with(arguments.plan, protocols, rows, content.seeds[:1]))
+        return
+    made = choices(content, protocols, arguments.records)
+    for one in made:
+        if one.at_edge:
+            note = f"{one.rate:g} is at the edge of what was tried"
+            print(f"{one.row.label} under {one.protocol}: {note}", file=sys.stderr)
+    if arguments.show:
+        print(table(made))
+        return
+    rows = [row_at(one.row, one.rate, [one.protocol]) for one in made]
+    print(plan_with(arguments.plan, protocols, rows, content.seeds))
+
+
+if __name__ == "__main__":
     try:
-        if arguments.rates:
-            print(trying(arguments.plan, arguments.rates))
-        else:
-            made = choices(read_plan_file(arguments.plan), arguments.records, arguments.protocol)
-            for one in made:
-                if one.at_edge:
-                    note = f"{one.rate:g} is at the edge of what was tried"
-                    print(f"{one.row.label} under {one.protocol}: {note}", file=sys.stderr)
-            if arguments.gather:
-                print(gathered(made, arguments.records))
-            else:
-                print(table(made) if arguments.show else of_choice(arguments.plan, made))
+        main()
     except AfieldError as error:
         sys.exit(str(error))

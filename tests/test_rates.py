@@ -1,4 +1,4 @@
-"""The script that gives each row of a plan its rate, on the records of PACS that docs/research-log.md speaks of."""
+"""The script that gives each row of a plan its rate, on the records of PACS."""
 
 import subprocess
 import sys
@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 
 from afield.config.plan import plan_jobs, read_plan_file
-from afield.results.records import read_runs
 
 ROOT = Path(__file__).parents[1]
-RECORDS = ROOT / "results/research/photos-rate-224.jsonl"
+RECORDS = ROOT / "results/pacs/records.jsonl"
 PLAN = """
 protocols = ["pacs/lite0", "pacs/mobilenetv2"]
 methods = ["baseline"]
@@ -52,16 +51,23 @@ def test_each_row_gets_the_rate_that_held_out_images_of_the_sources_choose(plan,
     done = rates(plan, "--records", RECORDS)
     jobs = jobs_of(done, tmp_path)
     assert len(jobs) == 2 * 2 * 4 * 3  # protocols, rows, targets, seeds
-    chosen = {(job.place.protocol, job.place.label): job.config.training.lr for job in jobs}
-    assert chosen == {
-        ("pacs/lite0", "baseline at its rate"): 0.04,
-        ("pacs/lite0", "far at its rate"): 0.02,
-        ("pacs/mobilenetv2", "baseline at its rate"): 0.01,
-        ("pacs/mobilenetv2", "far at its rate"): 0.01,
+    assert {(job.place.protocol, job.place.label, job.config.training.lr) for job in jobs} == {
+        ("pacs/lite0", "baseline, rate 0.04", 0.04),
+        ("pacs/lite0", "far, rate 0.02", 0.02),
+        ("pacs/mobilenetv2", "baseline, rate 0.01", 0.01),
+        ("pacs/mobilenetv2", "far, rate 0.01", 0.01),
     }
     assert done.stderr == "baseline under pacs/lite0: 0.04 is at the edge of what was tried\n"
     shown = rates(plan, "--records", RECORDS, "--show").stdout
-    assert "| pacs/lite0 | far | 92.74 | 94.43 | **95.31** | 94.89 | 83.1 |" in shown
+    assert "| pacs/lite0 | far | 92.56 | 94.43 | **95.31** | 94.89 | 83.1 |" in shown
+
+
+def test_the_chosen_runs_of_the_first_seed_are_those_of_the_trial(plan, tmp_path):
+    tried = {job.identity for job in jobs_of(rates(plan, "--try", "0.02", "0.04"), tmp_path)}
+    plan.write_text(PLAN.partition("rows")[0])
+    chosen = jobs_of(rates(plan, "--records", RECORDS, "--protocol", "pacs/lite0"), tmp_path)
+    assert {job.seed for job in chosen if job.identity in tried} == {0}
+    assert sum(job.identity in tried for job in chosen) == 4  # targets
 
 
 def test_a_row_that_was_not_tried_is_an_error(plan):
@@ -74,20 +80,11 @@ def test_one_protocol_of_the_plan_may_be_asked_for(plan, tmp_path):
     plan.write_text(PLAN.partition("rows")[0])
     jobs = jobs_of(rates(plan, "--records", RECORDS, "--protocol", "pacs/mobilenetv2"), tmp_path)
     assert {job.place.protocol for job in jobs} == {"pacs/mobilenetv2"}
-    missing = rates(plan, "--records", RECORDS, "--protocol", "pacs/mobilenet")
+    missing = rates(plan, "--try", "0.01", "--protocol", "pacs/mobilenet")
     assert missing.stderr == "the plan has no protocol 'pacs/mobilenet'\n"
 
 
-def test_the_records_of_the_chosen_rates_are_gathered_once_under_the_labels_of_the_plan(plan, tmp_path):
-    plan.write_text(PLAN.replace('["baseline"]', '["baseline", "far"]').partition("rows")[0])
-    done = rates(plan, "--records", RECORDS, RECORDS, "--gather")
-    (tmp_path / "gathered.jsonl").write_text(done.stdout)
-    headers = [run[0] for run in read_runs(tmp_path / "gathered.jsonl")]
-    assert len(headers) == 2 * 2 * 4  # protocols, rows, targets: one seed was recorded
-    found = {(one["protocol"]["name"], one["label"], one["config"]["training"]["lr"]) for one in headers}
-    assert found == {
-        ("pacs/lite0", "baseline", 0.04),
-        ("pacs/lite0", "far", 0.02),
-        ("pacs/mobilenetv2", "baseline", 0.01),
-        ("pacs/mobilenetv2", "far", 0.01),
-    }
+@pytest.mark.parametrize(("chosen", "plan", "protocol"), [("pacs-dg-lite0.toml", "pacs-dg.toml", "pacs/lite0")])
+def test_a_plan_of_chosen_rates_is_what_the_records_choose(chosen, plan, protocol):
+    done = rates(ROOT / "plans" / plan, "--protocol", protocol, "--records", RECORDS)
+    assert done.stdout == (ROOT / "plans" / chosen).read_text("utf-8")

@@ -183,6 +183,15 @@ def test_runs_with_other_settings_are_rows_that_name_them(table_of):
     )
 
 
+def test_a_label_that_says_its_rate_is_not_followed_by_it(table_of):
+    runs = [
+        make_run("far", "mm", 0, 0.5, label=label, settings={("training", "lr"): rate})
+        for label, rate in (("far, rate 0.02", 0.02), ("far, rate 0.04", 0.04), ("far, rate 0.1", 0.01))
+    ]
+    names = [row.name for row in table_of(*runs).rows]
+    assert names == ["far, rate 0.02", "far, rate 0.04", "far, rate 0.1 (training.lr=0.01)"], "only if that is its rate"
+
+
 def test_one_label_for_two_things_is_two_rows(table_of):
     runs = [
         make_run("far", "mm", seed, 0.1 * weight, settings={("method", "align_weight"): weight}, label="mine")

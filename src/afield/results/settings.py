@@ -17,6 +17,9 @@ NO_MATTER = {
 }  # fmt: skip
 
 
+SAID = {"training.lr": "rate"}
+"""What a row's label calls a setting that it says."""
+
 LARGEST = 2**53  # of the whole numbers that are all floats too
 
 
@@ -42,6 +45,11 @@ def unusual_settings(config: Values, protocol: Protocol | None) -> dict[str, str
     """The settings of a stored config that are not the usual ones. Options it does not have yet do not count."""
     usual = usual_settings(config["data"]["preset"], config["method"]["name"], protocol)
     return {key: value for key, value in flat(config).items() if key not in NO_MATTER and usual.get(key) != value}
+
+
+def is_said(label: str, key: str, value: str) -> bool:
+    """Whether a label already says a setting, as `far, rate 0.02` does."""
+    return key in SAID and f"{SAID[key]} {value}" in label.split(", ")
 
 
 def flat(config: Values) -> dict[str, str]:

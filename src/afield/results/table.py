@@ -11,7 +11,7 @@ from afield.results.figures import Figure, Figures, read_figures
 from afield.results.records import collector_paused
 from afield.results.reproduction import make_reproduction
 from afield.results.rows import Row, Table, captions, make_row
-from afield.results.settings import usual_settings, written
+from afield.results.settings import is_said, usual_settings, written
 
 # Rows are in the order of the paper's tables; others follow.
 ORDER = tuple(published_figures("digit5"))
@@ -69,9 +69,10 @@ def shared_settings(runs: Sequence[Figure]) -> dict[str, str]:
 def row_name(run: Figure, shared: dict[str, str], of_label: dict[str, str]) -> str:
     """The label, with the unusual settings that not all rows share.
 
-    A label other than the method's name stands for the method options that all its runs share.
+    A label other than the method's name stands for the method options that all its runs share, and for what it says.
     """
     own = {key: value for key, value in run.settings.items() if key not in shared}
+    own = {key: value for key, value in own.items() if not is_said(run.label, key, value)}
     if run.label != run.method:
         own = {key: value for key, value in own.items() if not (key.startswith("method.") and key in of_label)}
     return f"{run.label} ({written(own)})" if own else run.label
