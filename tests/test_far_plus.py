@@ -52,6 +52,13 @@ def test_far_plus_keeps_fars_own_losses():
         torch.testing.assert_close(more[name], value)
 
 
-def test_far_plus_asks_for_a_target(train_toy, tmp_path):
-    with pytest.raises(Exception, match="needs target images"):
-        train_toy(tmp_path / "run", "far+", task="dg")
+def test_without_a_target_strong_views_of_the_sources_have_the_labels_of_their_images():
+    method, batch = build("far+", strong_views_weight=2.0).eval(), replace(make_batch(target=False), strong_view=torch.neg)
+    losses = method.losses(batch)
+    torch.testing.assert_close(losses["strong_views"], 2 * cross_entropy(method(-batch.images), batch.labels))
+    far = build("far").eval()
+    far.load_state_dict(method.state_dict())
+    plain = far.losses(batch)
+    assert losses.keys() - plain.keys() == {"strong_views"}
+    for name, value in plain.items():
+        torch.testing.assert_close(losses[name], value)
