@@ -53,7 +53,8 @@ def test_far_plus_keeps_fars_own_losses():
 
 
 def test_without_a_target_strong_views_of_the_sources_have_the_labels_of_their_images():
-    method, batch = build("far+", strong_views_weight=2.0).eval(), replace(make_batch(target=False), strong_view=torch.neg)
+    batch = replace(make_batch(target=False), strong_view=torch.neg)
+    method = build("far+", strong_views_weight=2.0).eval()
     losses = method.losses(batch)
     torch.testing.assert_close(losses["strong_views"], 2 * cross_entropy(method(-batch.images), batch.labels))
     far = build("far").eval()

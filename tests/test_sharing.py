@@ -45,6 +45,7 @@ CASES = {method: as_layer(method) for method in METHODS} | {
     **{f"{preset}, with narrow layers": with_narrow_layers(preset) for preset in PAPERS},
     "dropout, in the backbone and after it": as_layer("far", network=WITH_NECK),
     "without a target": as_layer("dann", "dg"),
+    "strong views without a target": as_layer("far+", "dg"),
     "statistics of each domain": as_layer("mixstyle", network=WITH_NECK | {"batch_norm": "each"}),
     "statistics of sources and target": as_layer("adda", network={"batch_norm": "apart"}),
     "more images of the target": as_layer("mcd", network={"batch_norm": "apart"}, training={"target_batches": 3}),
