@@ -19,7 +19,7 @@ from afield.bench.folder import BenchFolder, open_folder
 from afield.bench.local import work_in_processes
 from afield.bench.outcome import Failed
 from afield.bench.progress import BenchProgress
-from afield.bench.run import read_plan, run_bench
+from afield.bench.run import read_plans, run_bench
 from afield.results.records import read_records, read_runs, rewrite_records
 from afield.results.table import make_table
 from afield.training import loop
@@ -291,7 +291,7 @@ def sources(evaluation):
 def test_one_bar_goes_over_all_runs_and_says_how_far_those_under_way_are(home, train_toy):
     label = "mine [/x] [bold]"  # shown as it is, though a terminal's library has such marks of its own
     write_plan("plan.toml", methods=[], rows=[{"label": label, "method": "far"}])
-    jobs = read_plan(Path("plan.toml"))
+    jobs = read_plans([Path("plan.toml")])
     with open_folder(Path("out")) as folder:
         progress = BenchProgress(folder, jobs, jobs[1:], shown=False)
         screen = progress.console = Console(file=io.StringIO(), width=100, force_terminal=True, color_system=None)
@@ -352,7 +352,7 @@ def test_a_plan_that_cannot_be_run_is_refused_before_anything_is_written(bench, 
 def test_settings_may_be_written_with_or_without_quotes(home):
     plan = 'protocol = "toy/test"\nmethods = ["far"]\ntargets = ["night"]\nseeds = [0]\n[settings]\n'
     Path("plan.toml").write_text(plan + 'training.steps = 5\n"training.lr" = 0.1\nnetwork.width = 8\n', "utf-8")
-    (job,) = read_plan(Path("plan.toml"))
+    (job,) = read_plans([Path("plan.toml")])
     config = job.config
     assert (config.training.steps, config.training.lr, config.network.width) == (5, 0.1, 8)
 
@@ -408,7 +408,7 @@ def test_workers_share_the_gpus_and_the_processors(monkeypatch, home):
     assert [tuple(part.values()) for part in machine.machine_parts(2)] == [("8", "4"), ("8", "7")]
     for device, count in (("auto", 4), ("cpu", 1)):
         write_plan("plan.toml", {"training.device": device})
-        assert machine.usual_workers([(job, home) for job in read_plan(Path("plan.toml"))]) == count
+        assert machine.usual_workers([(job, home) for job in read_plans([Path("plan.toml")])]) == count
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert machine.machine_parts(2) == [{"OMP_NUM_THREADS": "8"}] * 2
     assert machine.usual_workers([]) == 1

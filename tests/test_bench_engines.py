@@ -16,7 +16,7 @@ from afield.bench.engines import Patience
 from afield.bench.local import work_in_processes
 from afield.bench.outcome import Failed
 from afield.bench.processes import parcel
-from afield.bench.run import read_plan, run_bench
+from afield.bench.run import read_plans, run_bench
 from afield.training.stopping import HeldSignals
 from support.benching import (
     Told,
@@ -129,7 +129,7 @@ def test_a_node_that_does_not_see_the_folder_trains_in_one_of_its_own(toy, tmp_p
     plain = worker.train_job
     monkeypatch.setattr(worker, "train_job", lambda job, folder: trained.append(folder) or plain(job, folder))
     write_plan(tmp_path / "plan.toml", {"training.steps": 1}, methods=["baseline"], targets=["dusk"], seeds=[0])
-    (job,) = read_plan(tmp_path / "plan.toml")
+    (job,) = read_plans([tmp_path / "plan.toml"])
     folder = tmp_path / "out/runs" / job.slug
     folder.parent.mkdir(parents=True)
     with on_ray.marked(tmp_path / "out") as mark:

@@ -10,7 +10,7 @@ import pytest
 from afield.bench import on_ray
 from afield.bench.engines import Patience
 from afield.bench.processes import interrupts_ignored
-from afield.bench.run import read_plan, run_bench
+from afield.bench.run import read_plans, run_bench
 from afield.files import locked
 from afield.results.folder import WHO
 from support.benching import recorded, saved_step, step_of, wait_for, wait_until_further, write_digits_plan
@@ -72,7 +72,7 @@ def test_killed_tasks_drivers_and_nodes_change_nothing_and_a_late_node_gets_work
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     driver = subprocess.Popen([*words, "--gpus-per-run", "0.5"], **pipes)
     wait_for_waiting_tasks(cluster, driver, 2)
-    begun, fresh = (Path("out/runs") / job.slug for job in read_plan(Path("plan.toml")))
+    begun, fresh = (Path("out/runs") / job.slug for job in read_plans([Path("plan.toml")]))
     reached = saved_step(begun)
     with locked(begun, WHO):  # as by a task of the first driver that Ray has not ended yet: the next one waits for it
         lost = cluster.add_node(num_cpus=2, num_gpus=1)
@@ -112,7 +112,7 @@ def test_a_cancelled_task_hears_of_it_and_saves_where_it_stands(cluster, tmp_pat
     # Neither a checkpoint nor the end comes in time.
     never = {"training.steps": 10**6, "training.checkpoint_every": 10**6}
     write_digits_plan("plan.toml", [0], **never, **{"training.evaluate_every": 20})
-    (job,) = read_plan(Path("plan.toml"))
+    (job,) = read_plans([Path("plan.toml")])
     Path("out").mkdir()
     assignments = [(job, Path("out/runs") / job.slug)]
     with pytest.raises(KeyboardInterrupt):

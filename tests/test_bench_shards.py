@@ -10,7 +10,7 @@ from afield.app.cli import main
 from afield.bench import folder as bench_folder
 from afield.bench.estimate import dry_run
 from afield.bench.folder import open_folder
-from afield.bench.run import read_plan, run_bench
+from afield.bench.run import read_plans, run_bench
 from afield.bench.shard import Shard, parse_shard
 from afield.files import BusyFolderError, locked
 from afield.results.records import read_records, rewrite_records
@@ -33,7 +33,7 @@ def bench(shard=None):
 
 @pytest.mark.parametrize("count", [1, 2, 3, 8, 11])
 def test_shards_are_together_the_plan_and_no_run_is_in_two(count):
-    jobs = read_plan(Path("plan.toml"))
+    jobs = read_plans([Path("plan.toml")])
     parts = [Shard(number, count).of(jobs) for number in range(1, count + 1)]
     assert sum(map(len, parts)) == len({job.identity for part in parts for job in part}) == len(jobs) == 8
     assert parse_shard(f"1/{count}").of(jobs)[0] is jobs[0]
@@ -130,7 +130,7 @@ def test_a_run_that_a_shard_began_goes_on_without_shards(monkeypatch):
     with monkeypatch.context() as once, pytest.raises(KeyboardInterrupt):
         once.setattr(Loop, "_train_step", stopped)
         bench("2/2")
-    assert [one.state for one in dry_run(Path("plan.toml"), Path("out")).forecasts] == ["to train", "begun"]
+    assert [one.state for one in dry_run([Path("plan.toml")], Path("out")).forecasts] == ["to train", "begun"]
     taken = []
     monkeypatch.setattr(Loop, "_train_step", lambda loop: taken.append(loop.step) or step(loop))
     assert bench().recorded == 2
@@ -166,7 +166,7 @@ def test_a_dry_run_lists_what_is_recorded_and_estimates_the_rest_by_like_runs():
     rewrite_records(Path("out/records.jsonl"), records)
     before = Path("out/records.jsonl").read_bytes()
     write_plan("plan.toml")
-    *jobs, counts, estimate, nothing = dry_run(Path("plan.toml"), Path("out")).lines(workers=4)
+    *jobs, counts, estimate, nothing = dry_run([Path("plan.toml")], Path("out")).lines(workers=4)
     assert [line.split()[0] for line in jobs] == ["recorded", "to"] * 2 + ["to"] * 4
     assert jobs[1].endswith("1.00 h  baseline under toy/test, target dusk, seed 1")
     assert jobs[4].endswith(" ?  far under toy/test, target dusk, seed 0")
@@ -177,7 +177,7 @@ def test_a_dry_run_lists_what_is_recorded_and_estimates_the_rest_by_like_runs():
 
     # More steps take longer; another folder's records will do; and a shard counts its own.
     write_plan("plan.toml", {"training.steps": 30}, methods=["baseline"])
-    *jobs, counts, estimate = dry_run(Path("plan.toml"), Path("new"), Shard(1, 2), [Path("out")]).lines()
+    *jobs, counts, estimate = dry_run([Path("plan.toml")], Path("new"), Shard(1, 2), [Path("out")]).lines()
     assert len(jobs) == 2
     assert counts == "0 of 2 runs are recorded, 2 to go"
     assert estimate == f"about 5.00 hours of training, {like}"

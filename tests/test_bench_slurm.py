@@ -104,7 +104,7 @@ def test_without_submit_it_says_how_and_a_path_with_spaces_stays_one_word(call, 
     ("words", "message"),
     [
         ([], "needs a number of shards, such as --shards 8"),
-        (["--shards", "3"], "this plan has 2 runs: it can have 1 to 2 shards, not 3"),
+        (["--shards", "3"], "there are 2 runs: they can have 1 to 2 shards, not 3"),
         (
             ["--shards", "2", "--sbatch", "time=1"],
             "is one line, such as --time=04:00:00 or -p gpu, not 'time=1'",

@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 from torchvision.transforms import Resize
 
-from afield.bench.run import read_plan
+from afield.bench.run import read_plans
 from afield.config.layers import resolve
 from afield.data import digit5
 from afield.data import domain as domain_module
@@ -364,7 +364,7 @@ def test_a_protocol_of_one_source_refuses_methods_that_need_several(digit5_folde
     write_npz(digit5_folder / "syn.npz", parts(4))  # rendering it would take long
     plan = tmp_path / "plan.toml"
     plan.write_text('protocol = "pairs/sv-mt"\nmethods = ["dann"]\nseeds = [0]\n', "utf-8")
-    assert [job.target for job in read_plan(plan)] == ["mt"]
+    assert [job.target for job in read_plans([plan])] == ["mt"]
     plan.write_text('protocol = "pairs/sv-mt"\nmethods = ["far"]\nseeds = [0]\n', "utf-8")
     with pytest.raises(AfieldError, match="'far' needs at least 2 source domains, not 1"):
-        read_plan(plan)
+        read_plans([plan])

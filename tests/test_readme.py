@@ -19,7 +19,7 @@ import tomli_w
 
 import afield
 from afield.app.cli import main
-from afield.bench.run import read_plan
+from afield.bench.run import read_plans
 from afield.config.plan import identity_of_record, plan_jobs, read_plan_file
 from afield.data import registry as data_registry
 from afield.results.records import read_runs
@@ -132,7 +132,7 @@ def test_the_added_method_of_the_documents_works_as_written_with_fewer_steps(tmp
 
     plan = re.findall(r"```toml\n(.*?)```", METHODS_PAGE, re.DOTALL)[0]
     Path("plan.toml").write_text(plan, "utf-8")
-    assert [job.place.label for job in read_plan(Path("plan.toml"))][::15] == [
+    assert [job.place.label for job in read_plans([Path("plan.toml")])][::15] == [
         "far",
         "mean-matching",
         "mean matching, weak",
@@ -206,7 +206,7 @@ def test_every_plan_is_of_todays_methods_and_options(plan):
 def test_the_plan_of_the_guide_is_one(tmp_path):
     file = tmp_path / "plan.toml"
     file.write_text(re.findall(r"```toml\n(.*?)```", GUIDE, re.DOTALL)[0], "utf-8")
-    jobs = read_plan(file)
+    jobs = read_plans([file])
     assert len(jobs) == 9
     assert {job.config.training.steps for job in jobs} == {300}
     assert jobs[-1].config.as_dict()["method"]["align_weight"] == 0.1

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from afield import AfieldError, load
-from afield.bench.run import read_plan, run_bench
+from afield.bench.run import read_plans, run_bench
 from afield.results.folder import RunFolder
 from afield.training.checkpoint import load_checkpoint
 from afield.training.loop import Loop
@@ -85,7 +85,7 @@ def test_the_generators_stand_as_before_the_step(diverged):
 def test_a_benchmark_keeps_the_post_mortem(plan):
     assert run_bench(plan, "out", 1, progress=False).recorded == 0
     (file,) = Path("out/diverged").iterdir()
-    (job,) = read_plan(plan)
+    (job,) = read_plans([plan])
     assert file.name == f"{job.slug}.ckpt"
     assert load_checkpoint(file).state["batches"]
     assert not Path("out/runs").exists()

@@ -19,7 +19,10 @@ OWN_OPTIONS = {
 
 
 def bench(
-    plan: Annotated[Path, typer.Argument(help="A TOML file: protocol, methods, seeds.")],
+    plans: Annotated[
+        list[Path],
+        typer.Argument(metavar="PLAN...", help="TOML files: protocol, methods, seeds. Each run is made once."),
+    ],
     folder: Annotated[Path, typer.Option("--out", help="Folder for the records; several plans may share one.")],
     workers: Annotated[
         int | None, typer.Option(min=1, help="Runs at the same time; default: 2 per GPU, or 1 without a GPU.")
@@ -64,7 +67,7 @@ def bench(
     ] = None,
     submit: Annotated[bool, typer.Option("--submit", help="slurm: submit the script, too.")] = False,
 ) -> None:
-    """Train the methods, targets and seeds of a plan that are not recorded yet, and record the results."""
+    """Train the methods, targets and seeds of plans that are not recorded yet, and record the results."""
     given = {
         "--workers": workers, "--shard": shard, "--retries": retries, "--stall": stall, "--keep": keep or None,
         "--address": address, "--gpus-per-run": gpus_per_run, "--cpus-per-run": cpus_per_run, "--shards": shards,
@@ -84,31 +87,31 @@ def bench(
     for selector in keep or []:
         check_selector(selector)
     if dry_run:
-        list_runs(plan, folder, shard, workers, like or [])
+        list_runs(plans, folder, shard, workers, like or [])
         return
     if engine == "slurm":
-        write_script(plan, folder, shards, sbatch or [], given, submit)
+        write_script(plans, folder, shards, sbatch or [], given, submit)
         return
     named = {
         "engine": engine, "workers": workers, "shard": shard, "retries": retries, "stall_minutes": stall,
         "keep": keep, "address": address, "gpus_per_run": gpus_per_run, "cpus_per_run": cpus_per_run,
     }  # fmt: skip
-    train_runs(plan, folder, {name: value for name, value in named.items() if value is not None})
+    train_runs(plans, folder, {name: value for name, value in named.items() if value is not None})
 
 
-def list_runs(plan: Path, folder: Path, shard: str | None, workers: int | None, like: list[Path]) -> None:
+def list_runs(plans: list[Path], folder: Path, shard: str | None, workers: int | None, like: list[Path]) -> None:
     """What --dry-run does."""
     from afield.bench.estimate import dry_run
     from afield.bench.shard import parse_shard
 
     if folder.exists() and not folder.is_dir():
         raise AfieldError(f"{folder} is not a folder")
-    for line in dry_run(plan, folder, None if shard is None else parse_shard(shard), like).lines(workers):
+    for line in dry_run(plans, folder, None if shard is None else parse_shard(shard), like).lines(workers):
         print(printable(line))
 
 
 def write_script(
-    plan: Path, folder: Path, shards: int | None, options: list[str], given: dict[str, Any], submitted: bool
+    plans: list[Path], folder: Path, shards: int | None, options: list[str], given: dict[str, Any], submitted: bool
 ) -> None:
     """What --engine slurm does."""
     from afield.bench.engines import Patience
@@ -121,20 +124,19 @@ def write_script(
     passed_on = ("--workers", "--retries", "--stall")
     words = [word for name in passed_on if name in given for word in (name, str(given[name]))]
     words += [word for selector in given.get("--keep", ()) for word in ("--keep", selector)]
-    script = Array(plan, folder, shards, options, words).write()
+    script = Array(plans, folder, shards, options, words).write()
     print(submit(script) if submitted else f"sbatch {script} submits it; afield table {folder} shows what it records")
 
 
-def train_runs(plan: Path, folder: Path, options: dict[str, Any]) -> None:
+def train_runs(plans: list[Path], folder: Path, options: dict[str, Any]) -> None:
     """What the other engines do."""
     from afield.bench.run import run_bench
 
-    result = run_bench(plan, folder, **options)
+    result = run_bench(plans, folder, **options)
     of_shard = f" of shard {options['shard']}" if "shard" in options else ""
-    print(
-        f"{result.recorded} of {result.total} runs{of_shard} are recorded; "
-        f"afield table {folder} --plan {plan} shows them"
-    )
+    tables = " and ".join(f"afield table {folder} --plan {plan}" for plan in plans)
+    show = "show" if len(plans) > 1 else "shows"
+    print(f"{result.recorded} of {result.total} runs{of_shard} are recorded; {tables} {show} them")
     for run, reason in result.failures.items():
         print(f"failed: {run}: {printable(reason)}", file=sys.stderr)
     if result.failures:

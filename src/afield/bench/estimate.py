@@ -1,4 +1,4 @@
-"""What a plan has still to train, and how long that may take by the records of like runs. Nothing is trained."""
+"""What plans have still to train, and how long that may take by the records of like runs. Nothing is trained."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from afield.bench.folder import begun_in, shard_folders
 from afield.bench.shard import Shard
-from afield.config.plan import Job, identity_of_record, plan_jobs, read_plan_file
+from afield.config.plan import Job, identity_of_record, jobs_of, read_plan_file
 from afield.errors import AfieldError
 from afield.results.figures import runs_at
 from afield.results.folder import RunFolder
@@ -76,9 +76,9 @@ class DryRun:
         return lines
 
 
-def dry_run(plan: Path, out: Path, shard: Shard | None = None, like: Sequence[Path] = ()) -> DryRun:
-    """What a plan has to do in a folder. `like` are more records to estimate from, beside those of the folder."""
-    jobs = plan_jobs(read_plan_file(plan))
+def dry_run(plans: Sequence[Path], out: Path, shard: Shard | None = None, like: Sequence[Path] = ()) -> DryRun:
+    """What plans have to do in a folder. `like` are more records to estimate from, beside those of the folder."""
+    jobs = jobs_of([read_plan_file(plan) for plan in plans])
     jobs = shard.of(jobs) if shard else jobs
     own = [run for file in record_files(out) for run in read_runs(file)]
     recorded = {identity_of_record(run[0]) for run in own}

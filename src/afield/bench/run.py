@@ -16,7 +16,7 @@ from afield.bench.progress import BenchProgress
 from afield.bench.shard import parse_shard
 from afield.config.catalogue import check_sources, find_entry
 from afield.config.layers import keeping
-from afield.config.plan import Job, plan_jobs, read_plan_file
+from afield.config.plan import Job, jobs_of, read_plan_file
 from afield.config.selectors import check_selector
 from afield.data.registry import check_data, load_data
 from afield.data.task import make_task
@@ -41,7 +41,7 @@ class BenchResult:
 
 
 def run_bench(
-    plan: str | Path,
+    plan: str | Path | Sequence[str | Path],
     out: str | Path,
     workers: int | None = None,
     *,
@@ -57,8 +57,8 @@ def run_bench(
 ) -> BenchResult:
     """Run the jobs of a plan's file that the folder `out` has no record of yet, and record them there.
 
-    Everything is checked before anything is trained. `shard`, such as "3/8", is a part of the plan: every eighth of its
-    jobs, from the third, recorded in a folder of its own in `out`.
+    Of several plans every job is run once, plan after plan. Everything is checked before anything is trained. `shard`,
+    such as "3/8", is a part of the jobs: every eighth, from the third, recorded in a folder of its own in `out`.
 
     The engine `local` trains on this machine: one worker in this process, several in as many processes; without a
     number, two per GPU, or one without a GPU. `ray` trains on the Ray cluster at `address`, or on this machine's own;
@@ -89,7 +89,7 @@ def run_bench(
     else:
         raise unknown("engine", engine, ("local", "ray"))
     part = None if shard is None else parse_shard(shard)
-    jobs = read_plan(Path(plan))
+    jobs = read_plans([plan] if isinstance(plan, str | Path) else plan)
     jobs = [keeping_job(job, keep) for job in (part.of(jobs) if part else jobs)]
     with open_folder(Path(out), part, keep) as folder:
         for name in data_of(jobs):
@@ -111,12 +111,15 @@ def run_bench(
     return BenchResult(len(jobs), len(jobs) - len(failures), failures)
 
 
-def read_plan(path: Path) -> list[Job]:
-    """Every run of a plan, checked against its data, which is loaded. A row's runs under a protocol are neighbours."""
-    content = read_plan_file(path)
-    for protocol in content.named_protocols():
+def read_plans(paths: Sequence[str | Path]) -> list[Job]:
+    """Every run of some plans, checked against its data, which is loaded.
+
+    A row's runs under a protocol are neighbours.
+    """
+    contents = [read_plan_file(Path(path)) for path in paths]
+    for protocol in (protocol for content in contents for protocol in content.named_protocols()):
         check_data(protocol.data)
-    jobs = plan_jobs(content)
+    jobs = jobs_of(contents)
     data = {name: load_data(name) for name in data_of(jobs)}
     for job in jobs:
         task, _ = make_task(data[job.config.data.name], job.config.task.kind, job.target, job.config.task.sources)

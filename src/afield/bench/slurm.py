@@ -1,4 +1,4 @@
-"""The engine of a Slurm cluster: a script for an array of tasks, each of which takes one shard of a plan."""
+"""The engine of a Slurm cluster: a script for an array of tasks, each of which takes one shard of the plans."""
 
 import re
 import shlex
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from afield.config.plan import plan_jobs, read_plan_file
+from afield.config.plan import jobs_of, read_plan_file
 from afield.errors import AfieldError
 from afield.files import write_whole
 from afield.results.folder import RunFolder
@@ -22,7 +22,7 @@ SECONDS_BEFORE_THE_END = 120
 class Array:
     """What `afield bench --engine slurm` is asked for."""
 
-    plan: Path
+    plans: Sequence[Path]
     out: Path
     shards: int
     options: Sequence[str] = ()
@@ -31,10 +31,10 @@ class Array:
     """Options of `afield bench` that every task has, such as --workers 2."""
 
     def write(self) -> Path:
-        """Write the script into the benchmark's folder, once the plan has been looked at."""
-        jobs = plan_jobs(read_plan_file(self.plan))
+        """Write the script into the benchmark's folder, once the plans have been looked at."""
+        jobs = jobs_of([read_plan_file(plan) for plan in self.plans])
         if not 1 <= self.shards <= len(jobs):
-            raise AfieldError(f"this plan has {len(jobs)} runs: it can have 1 to {len(jobs)} shards, not {self.shards}")
+            raise AfieldError(f"there are {len(jobs)} runs: they can have 1 to {len(jobs)} shards, not {self.shards}")
         for option in self.options:
             if not re.match(r"--?[A-Za-z]", option) or "\n" in option:
                 raise AfieldError(f"an option of sbatch is one line, such as --time=04:00:00 or -p gpu, not '{option}'")
@@ -49,12 +49,13 @@ class Array:
         """The script. Its options come before the user's, which win."""
         out = self.out.absolute()
         options = [
-            f"--job-name=afield-{self.plan.stem}",
+            f"--job-name=afield-{'-'.join(plan.stem for plan in self.plans)}",
             f"--array=1-{self.shards}",
             f"--output={out}/slurm-%A_%a.log",
             f"--signal=B:TERM@{SECONDS_BEFORE_THE_END}",
         ]
-        words = [sys.executable, "-m", "afield", "bench", str(self.plan.absolute()), "--out", str(out), *self.words]
+        plans = [str(plan.absolute()) for plan in self.plans]
+        words = [sys.executable, "-m", "afield", "bench", *plans, "--out", str(out), *self.words]
         return "\n".join(
             [
                 "#!/bin/bash",

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
@@ -169,6 +169,15 @@ def plan_jobs(content: PlanFile) -> list[Job]:
         jobs += [make_job(protocol, row, t, s, settings) for row, t, s in product(own, targets, content.seeds)]
     check_labels(rows)
     return jobs
+
+
+def jobs_of(contents: Sequence[PlanFile]) -> list[Job]:
+    """Every run of several plans that share a folder, each once."""
+    found: dict[str, Job] = {}
+    for job in (job for content in contents for job in plan_jobs(content)):
+        found.setdefault(job.identity, job)
+    check_labels(row for content in contents for row in plan_rows(content))
+    return list(found.values())
 
 
 def plan_rows(content: PlanFile) -> list[PlanRow]:
