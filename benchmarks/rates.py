@@ -8,8 +8,8 @@
 
 The first prints a plan of every row at every rate, with the plan's first seed; the second one of each row at its own
 rate (under each protocol, if there are several), for all seeds. Rows have the same names in both, so that the first
-seed is not trained again. `--protocol` leaves out the plan's other protocols; `--show` prints the table that the choice
-was made by instead.
+seed is not trained again. A row that has not been tried yet is left out, and named. `--protocol` leaves out the plan's
+other protocols; `--show` prints the table that the choice was made by instead.
 
 The choice is that of `benchmarks/label_free.py`: without a target in training the accuracy on the sources' held-out
 images, otherwise the mean information in the predictions on the target.
@@ -101,18 +101,24 @@ def tried_rates(records: Iterable[Path], seed: int) -> dict[tuple[str, str], dic
     return tried
 
 
-def choices(content: PlanFile, protocols: list[Protocol], records: list[Path]) -> list[Choice]:
-    """The choice of each row under each protocol, among the rates that have been tried on all targets."""
-    found, tried = [], tried_rates(records, content.seeds[0])
+def choices(content: PlanFile, protocols: list[Protocol], records: list[Path]) -> tuple[list[Choice], list[str]]:
+    """The choice of each row under each protocol, among the rates that have been tried on all targets.
+
+    Beside it the rows that have no such rate yet.
+    """
+    found, missing, tried = [], [], tried_rates(records, content.seeds[0])
     for protocol in protocols:
         targets = set(content.targets or protocol.targets)
         for row in plan_rows(content):
             if row.runs_under(protocol):
                 rates = {rate: at for rate, at in tried[protocol.name, row.label].items() if set(at.ends) == targets}
-                if not rates:
-                    raise AfieldError(f"no rate of row '{row.label}' under {protocol.name} was tried on all targets")
-                found.append(Choice(row, protocol.name, dict(sorted(rates.items()))))
-    return found
+                if rates:
+                    found.append(Choice(row, protocol.name, dict(sorted(rates.items()))))
+                else:
+                    missing.append(f"{row.label} under {protocol.name}")
+    if not found:
+        raise AfieldError("no row of the plan was tried on all targets")
+    return found, missing
 
 
 def table(made: list[Choice]) -> str:
@@ -147,7 +153,9 @@ def main() -> None:
         rows = rows_of_trial(content, protocols, arguments.rates)
         print(plan_with(arguments.plan, protocols, rows, content.seeds[:1]))
         return
-    made = choices(content, protocols, arguments.records)
+    made, missing = choices(content, protocols, arguments.records)
+    for row in missing:
+        print(f"{row}: left out, since no rate of it was tried on all targets", file=sys.stderr)
     for one in made:
         if one.at_edge:
             note = f"{one.rate:g} is at the edge of what was tried"

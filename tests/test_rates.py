@@ -70,10 +70,13 @@ def test_the_chosen_runs_of_the_first_seed_are_those_of_the_trial(plan, tmp_path
     assert sum(job.identity in tried for job in chosen) == 4  # targets
 
 
-def test_a_row_that_was_not_tried_is_an_error(plan):
-    done = rates(plan, "--records", RECORDS)
-    assert done.returncode == 1
-    assert done.stderr == "no rate of row 'far, averaged' under pacs/lite0 was tried on all targets\n"
+def test_a_row_that_was_not_tried_is_left_out_and_named(plan, tmp_path):
+    done = rates(plan, "--records", RECORDS, "--protocol", "pacs/lite0")
+    assert {job.config.method_name for job in jobs_of(done, tmp_path)} == {"baseline"}
+    left_out = "far, averaged under pacs/lite0: left out, since no rate of it was tried on all targets\n"
+    assert done.stderr.startswith(left_out)
+    plan.write_text(PLAN.replace('["baseline"]', "[]"))
+    assert rates(plan, "--records", RECORDS).stderr == "no row of the plan was tried on all targets\n"
 
 
 def test_one_protocol_of_the_plan_may_be_asked_for(plan, tmp_path):
