@@ -19,7 +19,7 @@ import argparse
 import copy
 import sys
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -50,6 +50,9 @@ class Choice:
     def rate(self) -> float:
         """By what may be known without the target's labels."""
         return max(self.tried, key=lambda rate: self.tried[rate].score)
+
+    def __str__(self) -> str:
+        return f"{self.row.label} under {self.protocol}"
 
     @property
     def at_edge(self) -> bool:
@@ -88,7 +91,7 @@ def rows_of_trial(content: PlanFile, protocols: list[Protocol], rates: list[floa
 
 
 def tried_rates(records: Iterable[Path], seed: int) -> dict[tuple[str, str], dict[float, Setting]]:
-    """By protocol and row what each rate has led to; with this seed alone, so that all had the same luck."""
+    """By protocol and row what each rate has led to; with this seed alone, so that all are compared on one."""
     tried: dict[tuple[str, str], dict[float, Setting]] = defaultdict(dict)
     for run in (run for path in records for run in read_runs(path)):
         header, config = run[0], run[0]["config"]
@@ -119,6 +122,16 @@ def choices(content: PlanFile, protocols: list[Protocol], records: list[Path]) -
     if not found:
         raise AfieldError("no row of the plan was tried on all targets")
     return found, missing
+
+
+def notes(made: list[Choice]) -> Iterator[str]:
+    """What the choices may be doubted for: rates at the edge, and rates that other rows of the protocol had too."""
+    for one in made:
+        if one.at_edge:
+            yield f"{one}: {one.rate:g} is at the edge of what was tried"
+        others = {rate for other in made if other.protocol == one.protocol for rate in other.tried}
+        if lacking := sorted(others - one.tried.keys()):
+            yield f"{one}: not tried on all targets at {', '.join(f'{rate:g}' for rate in lacking)}, as other rows were"
 
 
 def table(made: list[Choice]) -> str:
@@ -156,10 +169,8 @@ def main() -> None:
     made, missing = choices(content, protocols, arguments.records)
     for row in missing:
         print(f"{row}: left out, since no rate of it was tried on all targets", file=sys.stderr)
-    for one in made:
-        if one.at_edge:
-            note = f"{one.rate:g} is at the edge of what was tried"
-            print(f"{one.row.label} under {one.protocol}: {note}", file=sys.stderr)
+    for note in notes(made):
+        print(note, file=sys.stderr)
     if arguments.show:
         print(table(made))
         return

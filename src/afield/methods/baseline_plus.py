@@ -1,7 +1,8 @@
 """Baseline+: the baseline, and strong views to learn, as FAR+ does (`learned_views.py` says how).
 
-Beside `far+` it shows what FAR adds to strong views. In UDA it is FixMatch (Sohn et al. 2020, arXiv 2001.07685) with
-the target's images as those without labels; in DG, RandAugment beside the usual augmentation.
+Beside `far+` it shows what FAR adds to strong views. In UDA it has FixMatch's loss (Sohn et al. 2020, arXiv
+2001.07685), with the target's images as those without labels; in DG, cross-entropy on RandAugment's views beside the
+usual images.
 """
 
 from typing import ClassVar

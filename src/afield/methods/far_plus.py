@@ -2,9 +2,8 @@
 
 `learned_views.py` says what is learned of the views; `baseline+` learns the same without FAR.
 
-Differences from the paper:
-- FAR's paper has no strong views and no self-training.
-- FAR's ranking of class confusion keeps all classes in use, without which a low threshold would let one class take all.
+Difference from FAR's paper: it has no strong views and no pseudo-labels. The threshold from which on these are believed
+can be low here, because FAR's ranking of class confusion keeps all classes in use.
 """
 
 from pydantic import Field
@@ -19,7 +18,10 @@ class FARPlusOptions(FAROptions, ViewOptions):
     """Options of FAR+: those of FAR, and how strong views are learned."""
 
     dre_balance: float = Field(
-        1.0, ge=0, description="beside entropies: no class may have less than half of an equal share on the target"
+        1.0,
+        ge=0,
+        description="only where the ranking compares entropies: no class may have less than half of an equal share on "
+        "the target",
     )
 
 

@@ -4,7 +4,12 @@ With a target (UDA), the network's own prediction on a target image, where it is
 changed view of the same image (FixMatch, Sohn et al. 2020, arXiv 2001.07685, eq. 4, applied to the target). Without one
 (DG), the views are of the sources' images, and have their labels.
 
-Difference from FixMatch: the loop raises the weight of predicted labels from 0, where FixMatch's is constant.
+Differences from FixMatch:
+- The loop raises the weight of pseudo-labels from 0, where FixMatch's is constant.
+- They are believed from a probability of 0.7 on, not 0.95.
+- A step sees as many target images as of one source; FixMatch sees seven without a label for each with one.
+- Evaluation is by the weights as they are, unless `training.average` says otherwise; FixMatch's are a moving average.
+- Strong views are RandAugment as DAEL's authors have it, without Cutout (`afield.data.strong_views`).
 """
 
 import torch
@@ -21,13 +26,13 @@ class ViewOptions(MethodOptions):
     """Options of methods that learn strong views."""
 
     self_training_weight: float = Field(
-        1.0, ge=0, description="weight of learning strong views by the labels that the target gives itself"
+        1.0, ge=0, description="weight of learning strong views by pseudo-labels of the target's images"
     )
     strong_views_weight: float = Field(
         1.0, ge=0, description="without a target (DG): weight of learning strong views of the sources' images"
     )
     threshold: float = Field(
-        0.7, ge=0, lt=1, description="probability from which on a label is believed (FixMatch: 0.95)"
+        0.7, ge=0, lt=1, description="probability from which on a pseudo-label is believed (FixMatch: 0.95)"
     )
 
 

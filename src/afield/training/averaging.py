@@ -3,8 +3,9 @@
     moving     sum_i d^(n-i) w_i / sum_i d^(n-i)     w_i the weights after step i of n, d the decay
     uniform    sum_i w_i / n                         SWA (Izmailov et al. 2018, arXiv 1803.05407)
 
-Both are the first weights at first, and nothing of where training began is ever in them. Steps count from
-`training.average_from` on; until then the weights are those that are trained.
+After the first averaged step both equal that step's weights; the weights before it are never included. Steps count from
+`training.average_from` on; until then the weights are those that are trained. Izmailov et al. average at a constant or
+cyclical rate: under a schedule that falls to 0, such as half a cosine, averaged weights differ little from the last.
 
 Batch norm's running statistics are averaged as the weights are. They are themselves means over the last few batches, of
 networks that change little from step to step, so that their mean over the same steps is near what the averaged network
