@@ -86,7 +86,7 @@ OFFICE_31 = PublishedSet(
     "office-31", "Office-31", folder="office31",
     layout="DOMAIN/CLASS/*.jpg or DOMAIN/images/CLASS/*.jpg, with the domains amazon, dslr and webcam",
     page="https://people.eecs.berkeley.edu/~jhoffman/domainadapt (Saenko et al., ECCV 2010)",
-    arrangement=Tree(), classes=31, preset="photos", tested_whole=True,
+    arrangement=Tree(), classes=31, preset="office-31", tested_whole=True,
     counts={"amazon": {ALL: 2817}, "dslr": {ALL: 498}, "webcam": {ALL: 795}},
 )  # fmt: skip
 
@@ -99,7 +99,7 @@ VLCS = PublishedSet(
         splits={"train": "train", "crossval": "validation", "test": "test"},
         classes={"0": "bird", "1": "car", "2": "chair", "3": "dog", "4": "person"},
     ),
-    classes=5, preset="photos",
+    classes=5, preset="vlcs",
     counts={"caltech": {ALL: 1415}, "labelme": {ALL: 2656}, "pascal": {ALL: 3376}, "sun": {ALL: 3282}},
 )  # fmt: skip
 
