@@ -32,9 +32,10 @@ from afield.config.plan import PlanFile, PlanRow, plan_rows, read_plan_file
 from afield.config.protocols import Protocol
 from afield.errors import AfieldError
 from afield.results.records import evaluations, read_runs
-from afield.results.selection import select
+from afield.results.selection import scores, select
 
 RATE = ", rate "
+OTHERS = ("ensemble", "source-val")
 REPLACED = ("protocol", "protocols", "methods", "rows", "seeds")
 
 
@@ -53,6 +54,12 @@ class Choice:
 
     def __str__(self) -> str:
         return f"{self.row.label} under {self.protocol}"
+
+    def rate_by(self, selector: str) -> float:
+        """What another selector would choose, from its scores of the rates' first run on each target."""
+        rates, setting = list(self.tried), next(iter(self.tried.values()))
+        by_target = [scores([at.ends[target][0] for at in self.tried.values()], selector) for target in setting.ends]
+        return rates[max(range(len(rates)), key=lambda number: sum(found[number] for found in by_target))]
 
     @property
     def at_edge(self) -> bool:
@@ -135,16 +142,22 @@ def notes(made: list[Choice]) -> Iterator[str]:
 
 
 def table(made: list[Choice]) -> str:
-    """What each rate scored, in Markdown: the chosen one in bold, with the target accuracy, which was not chosen by."""
+    """What each rate scored, in Markdown: the chosen one in bold, with the target accuracy, which was not chosen by.
+
+    Where training sees the target, what other selectors would choose stands beside it.
+    """
     rates = sorted({rate for one in made for rate in one.tried})
+    others = OTHERS if any(setting.sees_target for one in made for setting in one.tried.values()) else ()
     head = ["protocol", "row", *(f"{rate:g}" for rate in rates), "target accuracy", "of all rates"]
+    head += [f"by `{name}`" for name in others]
     lines = [head, ["---", "---", *["---:"] * (len(head) - 2)]]
     for one in made:
-        scores = {rate: f"{one.tried[rate].score:.2f}" if rate in one.tried else "" for rate in rates}
-        scores[one.rate] = f"**{scores[one.rate]}**"
+        cells = {rate: f"{one.tried[rate].score:.2f}" if rate in one.tried else "" for rate in rates}
+        cells[one.rate] = f"**{cells[one.rate]}**"
         reached = [setting.target for setting in one.tried.values()]
         ends = [f"{one.tried[one.rate].target:.1f}", f"{min(reached):.1f} to {max(reached):.1f}"]
-        lines.append([one.protocol, one.row.label, *scores.values(), *ends])
+        ends += [f"{one.rate_by(name):g}" for name in others]
+        lines.append([one.protocol, one.row.label, *cells.values(), *ends])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 

@@ -62,6 +62,14 @@ def test_each_row_gets_the_rate_that_held_out_images_of_the_sources_choose(plan,
     assert "| pacs/lite0 | far | 92.56 | 94.43 | **95.31** | 94.89 | 83.1 |" in shown
 
 
+def test_with_a_target_it_is_shown_what_other_selectors_would_choose(plan):
+    plan.write_text(PLAN.partition("rows")[0].replace("mobilenetv2", "lite0-uda").replace('"baseline"', '"dael"'))
+    shown = rates(plan, "--records", RECORDS, "--protocol", "pacs/lite0-uda", "--show").stdout.splitlines()
+    assert shown[0].endswith("| by `ensemble` | by `source-val` |")
+    assert shown[2].endswith("| 0.04 | 0.04 |")
+    assert "by `" not in rates(plan, "--records", RECORDS, "--protocol", "pacs/lite0", "--show").stdout
+
+
 def test_the_chosen_runs_of_the_first_seed_are_those_of_the_trial(plan, tmp_path):
     tried = {job.identity for job in jobs_of(rates(plan, "--try", "0.02", "0.04"), tmp_path)}
     plan.write_text(PLAN.partition("rows")[0])
