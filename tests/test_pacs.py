@@ -157,6 +157,12 @@ def test_a_list_that_says_something_else_is_refused(folder, line, said):
         load()
 
 
+def test_a_list_may_begin_with_a_byte_order_mark(folder):
+    for path in (folder / "lists").iterdir():
+        path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert [len(domain.train) for domain in load().domains.values()] == [7, 7, 7, 7]
+
+
 def test_counts_are_those_of_the_published_data():
     assert sum(sum(counts.values()) for counts in SETS["pacs"].counts.values()) == 9991
     entries = [ImageEntry(f"photo/dog/{n}.jpg", "photo", "dog", "train") for n in range(3)]
