@@ -288,6 +288,11 @@ def test_a_config_file_that_cannot_be_read_is_an_error(tmp_path):
             read_config(path)
 
 
+def test_a_config_file_may_begin_with_a_byte_order_mark(tmp_path):
+    (tmp_path / "my.toml").write_bytes(b"\xef\xbb\xbf[training]\nsteps = 3\n")
+    assert read_config(tmp_path / "my.toml") == {"training": {"steps": 3}}
+
+
 def test_a_setting_needs_a_section(train_toy, tmp_path):
     with pytest.raises(AfieldError, match=r"section\.key, not 'steps'"):
         train_toy(tmp_path / "run", settings={"steps": 3})

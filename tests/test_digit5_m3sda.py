@@ -8,6 +8,7 @@ from scipy.io import savemat
 
 from afield.config.layers import resolve
 from afield.data.digit5.m3sda import DOMAINS, digit5_m3sda
+from afield.data.digit5.others import M3SDA_FILES
 from afield.data.registry import list_data
 from afield.errors import AfieldError
 
@@ -21,6 +22,10 @@ def made(seed, side, channels=3):
     rng = np.random.default_rng(seed)
     shape = (side, side, channels) if channels else (side, side)
     return {p: (rng.integers(0, 256, (n, *shape), np.uint8), np.arange(n) % 10) for p, n in COUNTS.items()}
+
+
+def test_the_files_by_which_it_is_told_are_those_that_are_read():
+    assert set(M3SDA_FILES) == {file for domain in DOMAINS.values() for file in domain.files.values()}
 
 
 def one_hot(labels):

@@ -13,6 +13,7 @@ from scipy.io import savemat
 from afield.app import cli
 from afield.data import digit5
 from afield.data import registry as data_registry
+from afield.data.digit5 import m3sda
 from support.digit5_files import (
     ORDER,
     SMALL,
@@ -64,6 +65,44 @@ def test_all_missing_domains_are_named_at_once(digit5_folder, refusal):
     assert "SVHN (svhn.npz or train_32x32.mat; run `afield data download digit5`" in said
     assert "USPS" not in said
     assert "SYN" not in said
+
+
+@pytest.mark.parametrize("inside", ["Digit-Five", "."])
+def test_where_the_files_of_m3sda_lie_the_data_set_that_reads_them_is_named(digit5_folder, refusal, inside):
+    empty(digit5_folder)
+    for domain in m3sda.DOMAINS.values():
+        for name in domain.files.values():
+            touch(digit5_folder / inside / name)
+    said = refusal()
+    assert f"the files of M3SDA's authors in {digit5_folder / inside} are read by `--data digit5-m3sda`" in said
+    assert said.index("digit5-m3sda") < said.index("MNIST-M (mnist_m.npz")
+
+
+def test_of_dassls_folders_it_is_said_that_other_files_are_needed(digit5_folder, refusal):
+    empty(digit5_folder)
+    for domain in ("mnist", "mnist_m", "usps", "svhn", "syn"):
+        for split in ("train_images", "test_images"):
+            touch(digit5_folder / domain / split / "00000000_5.png")
+    said = refusal()
+    assert "does not read Dassl's folders of PNG files, such as mnist/train_images, but needs the files named" in said
+    for needed in ("mnist_m.npz", "mnist.npz or train-images-idx3-ubyte", "usps.npz or usps.bz2", "svhn.npz"):
+        assert needed in said
+    assert "m3sda" not in said
+
+
+def test_of_no_other_files_nothing_is_said(digit5_folder, refusal):
+    empty(digit5_folder)
+    assert refusal().startswith(f"afield: missing in {digit5_folder}: MNIST-M")
+
+
+def empty(folder):
+    shutil.rmtree(folder)
+    folder.mkdir()
+
+
+def touch(path):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch()
 
 
 def cut(path):

@@ -129,6 +129,18 @@ def test_without_its_files_one_line_says_what_is_missing_and_where_to_get_it(fol
         assert "https://dali-dl.github.io" in said
 
 
+@pytest.mark.parametrize("words", [(), ("--skip-bad",)])
+def test_an_unreadable_image_is_named_and_not_left_out(folder, data_folder, call, monkeypatch, words):
+    monkeypatch.setitem(_builders, "pacs", load)
+    (folder / "sketch/dog/train_1.png").write_bytes(b"no image")
+    code, _, said = call("data", "show", "pacs", "--out", data_folder / "sheet.png", *words)
+    assert (code, len(said.splitlines())) == (2, 1)
+    for part in ("1 image of 40 cannot be read: sketch/dog/train_1.png", str(folder), SETS["pacs"].page):
+        assert part in said
+    assert "PACS is used whole, also with --skip-bad" in said
+    assert "leaves them out" not in said
+
+
 @pytest.mark.parametrize(
     ("line", "said"),
     [
@@ -143,6 +155,12 @@ def test_a_list_that_says_something_else_is_refused(folder, line, said):
     (folder / "lists/photo_val.txt").write_text(f"{line}\n")
     with pytest.raises(AfieldError, match=said):
         load()
+
+
+def test_a_list_may_begin_with_a_byte_order_mark(folder):
+    for path in (folder / "lists").iterdir():
+        path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert [len(domain.train) for domain in load().domains.values()] == [7, 7, 7, 7]
 
 
 def test_counts_are_those_of_the_published_data():

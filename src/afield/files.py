@@ -96,7 +96,7 @@ def read_text(path: Path, what: str, most_bytes: int | None = None) -> str:
     try:
         if most_bytes is not None and (size := path.stat().st_size) > most_bytes:
             raise AfieldError(f"cannot read {what} {path}: it has {size:,} bytes, and at most {most_bytes:,} are read")
-        return path.read_text("utf-8")
+        return path.read_text("utf-8-sig")  # some editors begin a file with a byte order mark, which is no text
     except UnicodeDecodeError as error:
         raise AfieldError(f"cannot read {what} {path}: it is not a text file in UTF-8") from error
     except OSError as error:

@@ -35,6 +35,7 @@ class Evaluation:
     (`unlabelled`) is then all that is known."""
     mistakes: list[Mistake]
     data: DomainSet
+    """What was tested on: the `test` of each domain has the images that the results and the mistakes are about."""
 
 
 class Examiner:
@@ -69,11 +70,15 @@ def evaluate_checkpoint(
     selector: str | None = None,
     method: AnyMethod | None = None,
 ) -> Evaluation:
-    """Evaluate on the test splits; without `data`, of the data set that the checkpoint was trained on."""
+    """Evaluate on the test splits; without `data`, of the data set that the checkpoint was trained on.
+
+    Of a domain that was a source of the run, no image it was trained on is among them.
+    """
     model = load(checkpoint, selector=selector, method=method)
     if not isinstance(data, DomainSet):
         options = model.config.data
         data = open_data(options if data is None else options.model_copy(update={"name": data}))
+    data = data.with_sources(model.sources)
     views = test_views(model, data, domains, checkpoint)
     device, console = best_device(), Console(stderr=True)
     measure = Measure(views, model.preprocessing, device)

@@ -127,7 +127,7 @@ def open_subject(named: Named) -> "tuple[Subject, int, tuple[str, ...]]":
     domains = [*model.sources, *([target] if target else [])]
     try:
         data = open_data(model.config.data)
-        views = test_views(model, data, domains, named.checkpoint)
+        views = test_views(model, data.with_sources(model.sources), domains, named.checkpoint)
     except AfieldError as error:
         raise DataMissingError(f"the images of '{model.config.data.name}' cannot be looked at: {error}") from error
     trained_on = named.histories[0].header.get("protocol", {}).get("checksum")

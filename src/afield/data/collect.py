@@ -24,11 +24,15 @@ def make_domain_set(
     listing: Listing,
     *,
     skip_bad: bool = False,
+    remedy: str = SKIP,
     workers: int = 0,
     held_out: float = TEST_SHARE,
     classes: Sequence[str] = (),
 ) -> DomainSet:
-    """The data set of listed images; the first time, this reads every one of them."""
+    """The data set of listed images; the first time, this reads every one of them.
+
+    `remedy` is what the error about images that cannot be read tells to do.
+    """
     check_domains(name, labels_by_domain(listing.entries), listing.hint)  # before reading, which may take minutes
     probes = probe_all(listing.sources, listing.stamps, listing.place, workers)
     bad = [number for number, probe in enumerate(probes) if probe.error]
@@ -36,7 +40,7 @@ def make_domain_set(
     if bad:
         message = f"{counted(len(bad))} of {len(probes):,} cannot be read: {_named(bad, listing.entries, probes)}"
         if not skip_bad:
-            raise AfieldError(f"{message}; {SKIP}")
+            raise AfieldError(f"{message}; {remedy}")
         notes = (f"left out: {message}", *notes)
     take = partial(_encoded, listing, probes, workers)
     good = [number for number, probe in enumerate(probes) if not probe.error]

@@ -1,7 +1,7 @@
 """What a domain is: a name, its images with or without labels, and where they come from."""
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -88,6 +88,14 @@ class Domain:
         splits = {"train": self.train, "validation": self.validation, "test": self.test, "unlabelled": self.unlabelled}
         return {name: split for name, split in splits.items() if split is not None}
 
+    @property
+    def as_source(self) -> "Domain":
+        """The domain as it tests what has learned from it: on held-out images, also where a target has all of them."""
+        if not self.tested_whole:
+            return self
+        assert self.validation is not None
+        return replace(self, test=self.validation, validation=None, tested_whole=False)
+
     def mapped(self, change: Callable[[Images], Images]) -> "Domain":
         """The same domain with all its images behind another way to read them."""
         changed: dict[str, Any] = {name: split.mapped(change) for name, split in self.splits.items()}
@@ -122,6 +130,11 @@ class DomainSet:
         """Height and width in pixels, or None where images have sizes of their own."""
         sides = {split.images.side for domain in self.domains.values() for split in domain.splits.values()}
         return sides.pop() if len(sides) == 1 else None
+
+    def with_sources(self, names: Collection[str]) -> "DomainSet":
+        """The same data set as it tests a model whose sources were these: never on images it learned from."""
+        domains = {name: domain.as_source if name in names else domain for name, domain in self.domains.items()}
+        return replace(self, domains=domains)
 
     def sized(self, side: int, oblong: Oblong = "squash") -> "DomainSet":
         """The same data set with all images square and of one size."""

@@ -39,7 +39,10 @@ def shown_mistakes(mistakes: Sequence[Mistake]) -> dict[str, list[Mistake]]:
 
 
 def error_sheet(data: DomainSet, mistakes: Sequence[Mistake]) -> Image.Image:
-    """Domain by domain, each image with its class, and below what was predicted and how surely."""
+    """Domain by domain, each image with its class, and below what was predicted and how surely.
+
+    The data are those that the mistakes were made on.
+    """
     shown, large, small = shown_mistakes(mistakes), sheet_font(), sheet_font(_TEXT_SIZE)
     heights = {name: _HEADING + -(-len(own) // _COLUMNS) * _CELL[1] for name, own in shown.items()}
     sheet = Image.new("RGB", (2 * _MARGIN + _COLUMNS * _CELL[0], 2 * _MARGIN + sum(heights.values())), "white")

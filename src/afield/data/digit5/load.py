@@ -7,6 +7,7 @@ import numpy as np
 
 from afield.data.digit5.fitting import Fitting, fit
 from afield.data.digit5.formats import Indices, Stored
+from afield.data.digit5.others import said_of_others
 from afield.data.digit5.published import PUBLISHED, Format, PublishedDomain
 from afield.data.digits.patches import SIDE
 from afield.data.domain import Domain, Split
@@ -35,7 +36,7 @@ def load_published(folder: Path, how: Fitting, sizes: Mapping[str, int] = SIZES)
     missing = [PUBLISHED[name] for name, format in formats.items() if format is None and name != "syn"]
     if missing:
         wants = [f"{published.title} ({published.wanted}; {published.where})" for published in missing]
-        raise AfieldError(f"missing in {folder}: {', '.join(wants)}")
+        raise AfieldError(f"{said_of_others(folder)}missing in {folder}: {', '.join(wants)}")
     return {
         name: _load_domain(name, format, folder, how, sizes) for name, format in formats.items() if format is not None
     }

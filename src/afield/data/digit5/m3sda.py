@@ -19,18 +19,15 @@ from afield.data.digit5 import CLASSES
 from afield.data.digit5.fitting import fit, resized
 from afield.data.digit5.formats import checked_labels, load_mat, naming
 from afield.data.digit5.load import SIZES, digit5_folder, draw
+from afield.data.digit5.others import M3SDA_FILES, m3sda_folder
 from afield.data.digits.patches import SIDE
 from afield.data.domain import Domain, DomainSet, Split
 from afield.data.images import Pixels
 from afield.data.registry import register_data
 from afield.errors import AfieldError
 
+LAYOUT = ", ".join(M3SDA_FILES)
 PAGE = "the folder M3SDA/code_MSDA_digit of https://github.com/VisionLearningGroup/VisionLearningGroup.github.io"
-LAYOUT = (
-    "mnist_data.mat, mnistm_with_label.mat, usps_28x28.mat, svhn_train_32x32.mat, svhn_test_32x32.mat, syn_number.mat"
-)
-FOLDER = "Digit-Five"
-"""In the folder `digit5`, where the archive unpacks; the files may lie in `digit5` itself, too."""
 
 Read = Callable[[Path, str], tuple[NDArray[Any], NDArray[Any]]]
 """From a file and a part, `train` or `test`, to images and labels as they are there."""
@@ -114,9 +111,7 @@ DOMAINS = {
 @register_data("digit5-m3sda")
 def digit5_m3sda(sizes: Mapping[str, int] = SIZES, domains: Mapping[str, MatDomain] = DOMAINS) -> DomainSet:
     """All five domains, each drawn down to these sizes."""
-    folder = digit5_folder()
-    inside = folder / FOLDER
-    folder = inside if inside.is_dir() else folder
+    folder = m3sda_folder(digit5_folder())
     files = sorted({file for domain in domains.values() for file in domain.files.values()})
     missing = [file for file in files if not (folder / file).is_file()]
     if missing:

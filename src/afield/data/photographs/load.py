@@ -19,8 +19,11 @@ HELD_OUT = 0.1
 
 def load_published(published: PublishedSet) -> DomainSet:
     """The data set, if it is there and complete; the first time, this reads every image once."""
-    listing = list_published(published, data_folder() / published.folder)
-    data = make_domain_set(published.name, listing, held_out=HELD_OUT)
+    folder = data_folder() / published.folder
+    listing = list_published(published, folder)
+    # Figures on a part of a published set could not be compared with any others.
+    remedy = f"{published.title} is used whole, also with --skip-bad: get it again into {folder}; {published.where}"
+    data = make_domain_set(published.name, listing, held_out=HELD_OUT, remedy=remedy)
     divided = any(entry.split for entry in listing.entries)
     domains = {
         name: replace(tested_whole(domain), adapted_whole=not divided) if published.tested_whole else domain
