@@ -17,6 +17,8 @@ Differences from the paper:
   are normalised alone, as in the authors' code; with "apart" the target is together with its strong views, and the
   sources are not.
 - Strong views are RandAugment as in the authors' code (`afield.data.strong_views`), for photographs without Cutout.
+  They are made of a(x), crop and colours changed, where the augmentation does that. The authors make A(x) of x itself.
+  Of a photograph their a(x) is only shifted and mirrored, so that their experts teach what they say of a cleaner image.
 - Without a target (DG), L_u is absent, as in the paper.
 """
 

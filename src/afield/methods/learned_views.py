@@ -9,7 +9,11 @@ Differences from FixMatch:
 - They are believed from a probability of 0.7 on, not 0.95.
 - A step sees as many target images as of one source; FixMatch sees seven without a label for each with one.
 - Evaluation is by the weights as they are, unless `training.average` says otherwise; FixMatch's are a moving average.
-- Strong views are RandAugment as DAEL's authors have it, without Cutout (`afield.data.strong_views`).
+- Pseudo-labels are of target images with the usual augmentation, which for photographs changes colours, too; FixMatch's
+  weak views are only shifted and mirrored. Images without labels are the target's alone; FixMatch's include those with
+  labels.
+- Strong views are RandAugment as DAEL's authors have it, without Cutout (`afield.data.strong_views`), made of the
+  augmented images.
 """
 
 import torch
