@@ -82,6 +82,21 @@ def test_what_addas_authors_have():
     assert config.training.lr * rate == pytest.approx(2e-4)
 
 
+@pytest.mark.parametrize("name", ["cdan-paper", "mcc-paper", "mme-paper"])
+def test_batch_norm_sees_the_source_and_the_target_one_after_the_other_where_authors_pass_them_so(name):
+    config = resolve({"data": {"preset": "photos"}, "method": {"name": name}})
+    network = {**config.network.model_dump(), "backbone": "resnet18", "pretrained": False}
+    torch.manual_seed(0)
+    method = create_method(name, num_classes=3, num_sources=1, image_size=32, network=network)
+    method.layout.note(1, 4)
+    images, other = torch.randn(2, 8, 3, 32, 32)
+    method.train()
+    f = method.backbone(images)
+    swapped = method.backbone(torch.cat((images[:4], other[4:])))
+    torch.testing.assert_close(f[:4], swapped[:4])  # the target's images do not reach the source's features
+    assert not torch.allclose(f[4:], swapped[4:])
+
+
 def test_the_necks_last_dropout_acts_in_training_alone():
     torch.manual_seed(0)
     network = {"width": 8, "neck": [400], "neck_dropout": 0.5}
