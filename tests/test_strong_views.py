@@ -92,6 +92,16 @@ def test_each_change_is_as_likely_and_an_image_may_stay_as_it_is():
     assert moves > LIKELY * len(MOVED) / len(CHANGES)
 
 
+def test_mixed_precision_leaves_a_view_as_it_is():
+    ramp = torch.linspace(0, 1, 224).expand(32, 3, 224, 224)  # brightness tells a pixel's place
+    views = []
+    for mixed in (False, True):
+        torch.manual_seed(0)
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=mixed):
+            views.append(changed(ramp))
+    assert torch.equal(*views)
+
+
 def test_views_differ_follow_the_seed_and_stay_in_range():
     images = torch.rand(64, 3, 16, 16) * 2 - 1
 

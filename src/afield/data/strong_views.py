@@ -40,6 +40,11 @@ class StrongView:
 
 def changed(pixels: Tensor) -> Tensor:
     """Images (B, 3, H, W) in 0..1, each changed in its own way."""
+    with torch.autocast(pixels.device.type, enabled=False):  # bf16 knows places in an image to half a pixel only
+        return _changed(pixels)
+
+
+def _changed(pixels: Tensor) -> Tensor:
     shape, device = (ROUNDS, len(pixels)), pixels.device
     made = torch.rand(shape, device=device) < LIKELY
     change = torch.randint(len(CHANGES), shape, device=device) * made
