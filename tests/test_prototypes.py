@@ -35,6 +35,17 @@ def test_lengths_of_features_do_not_matter():
     same(prototype_loss(features * lengths, members), prototype_loss(features, members))
 
 
+def test_mixed_precision_leaves_the_loss_and_its_gradient_as_they_are():
+    features, members = features_and_members()
+    found = []
+    for mixed in (False, True):
+        leaf = features.float().requires_grad_()
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=mixed):
+            loss = prototype_loss(leaf, members.float())
+        found.append((loss.detach(), *torch.autograd.grad(loss, leaf)))
+    same(*found)
+
+
 def test_the_prototypes_are_constants():
     features, members = features_and_members()
     members[1:] = members[1:] * 0  # nothing is known of the classes of two domains

@@ -31,7 +31,12 @@ def prototype_loss(features: Tensor, members: Tensor) -> Tensor:
     >>> prototype_loss(torch.stack((two_classes[0], two_classes[1].flip(0))), two_classes)
     tensor(10.0000)
     """
-    unit, members = normalize(at_least_float32(features), dim=2), at_least_float32(members)
+    with torch.autocast(features.device.type, enabled=False):  # which takes these products into bf16
+        return _loss(at_least_float32(features), at_least_float32(members))
+
+
+def _loss(features: Tensor, members: Tensor) -> Tensor:
+    unit = normalize(features, dim=2)
     sums = torch.einsum("nbk,nbc->nkc", members, unit.detach())
     counts = members.sum(dim=1)
     prototypes, present = normalize(sums.sum(dim=0) - sums, dim=2), counts.sum(dim=0) - counts > 0
