@@ -316,7 +316,7 @@ def test_one_bar_goes_over_all_runs_and_says_how_far_those_under_way_are(home, t
     ("changes", "message"),
     [
         ({"protocol": "toy/tset"}, "unknown protocol 'toy/tset'; did you mean 'toy/test'"),
-        ({"protocol": None}, "'plan': a plan names one protocol, by protocol, or several, by protocols$"),
+        ({"protocol": None}, "'plan': a plan names one protocol with the key protocol, or several with protocols$"),
         ({"seeds": None}, "'plan.seeds': field required$"),
         ({"seeds": 3}, "plan.seeds"),
         ({"seeds": []}, "at least one method and one seed"),

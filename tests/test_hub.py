@@ -88,7 +88,7 @@ def test_splits_of_a_data_set_are_ours(tmp_path, pictures):
     assert {name: len(split) for name, split in data["a"].splits.items()} == {"train": 6, "validation": 2, "test": 2}
     assert data.notes[0] == "left out, because they are neither train, validation nor test: extra (1 image)"
     datasets.DatasetDict({"extra": parts["extra"]}).save_to_disk(tmp_path / "other")
-    fails(tmp_path / "other", "has the splits extra; needed is train")
+    fails(tmp_path / "other", "has the splits extra; train is needed")
 
 
 def test_labels_and_domains_may_be_of_any_kind(tmp_path, pictures):

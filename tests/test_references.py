@@ -245,7 +245,7 @@ def test_a_broken_package_is_one_line_that_names_it(home, monkeypatch):
     expected = {
         "Broken": "method 'broken' of the package some-plugin: cannot import some_package.mine: mine.py, line 1: "
         "RuntimeError: broken",
-        "false": "the package some-plugin calls 'false' what is registered as 'other'",
+        "false": "the package some-plugin names its method 'false', but registers it as 'other'",
         "no-module": "method 'no-module' of the package some-plugin: a method is a name, ./mine.py or "
         "package.module:Name, not 'mine.py:'",
     }

@@ -80,8 +80,8 @@ ROW = {"label": "mine", "method": "dann"}
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"protocol": "pairs/sv-mt"}, "one protocol, by protocol, or several, by protocols"),
-        ({"protocols": []}, "one protocol, by protocol, or several, by protocols"),
+        ({"protocol": "pairs/sv-mt"}, "one protocol with the key protocol, or several with protocols"),
+        ({"protocols": []}, "one protocol with the key protocol, or several with protocols"),
         ({"protocols": ["pairs/sv-mt", "pairs/sv-mt"]}, "names protocol 'pairs/sv-mt' twice"),
         ({"protocols": ["pairs/sv-mm"]}, "unknown protocol 'pairs/sv-mm'"),
         ({"targets": ["mt"]}, "targets are of one protocol"),

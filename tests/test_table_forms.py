@@ -157,7 +157,7 @@ def test_the_command_prints_either_form(command):
         (["--latex", "--csv"], "--latex and --csv cannot be combined"),
         (["--markdown", "--latex"], "--markdown and --latex cannot be combined"),
         (["--json", "--csv"], "--json and --csv cannot be combined"),
-        (["--csv", "--compare", "far,dann"], "--csv has no place for what --compare says"),
+        (["--csv", "--compare", "far,dann"], "--csv cannot show what --compare computes"),
         (["--test"], "--compare far,baseline --test"),
     ],
 )

@@ -57,7 +57,7 @@ def test_a_written_config_has_every_key_under_what_it_does():
     assert list(values) == list(SECTIONS)
     above = dict(zip(text.splitlines()[1:], text.splitlines(), strict=False))
     assert above["steps = 600"] == "# optimiser steps [a whole number, 1 or more; default: 1000]"
-    assert above["momentum = 0.9"] == "# of sgd [a number, 0 or more and below 1]"
+    assert above["momentum = 0.9"] == "# momentum of sgd [a number, 0 or more and below 1]"
     assert above["# target = ..."] == "# the domain to adapt to"
     assert above['kind = "uda"'].endswith('[one of "uda", "dg"]')
     assert above["betas = [0.9, 0.999]"].endswith("[a list of 2 numbers, each 0 or more and below 1]")

@@ -10,7 +10,7 @@ from afield.app.completion import one_of
 from afield.config.selectors import check_selector
 from afield.errors import AfieldError, printable, unknown
 
-# Which options an engine has beside those that all have.
+# The options that not every engine has.
 OWN_OPTIONS = {
     "local": {"--workers", "--shard", "--retries", "--stall", "--keep"},
     "ray": {"--shard", "--retries", "--stall", "--keep", "--address", "--gpus-per-run", "--cpus-per-run"},
@@ -28,10 +28,14 @@ def bench(
         int | None, typer.Option(min=1, help="Runs at the same time; default: 2 per GPU, or 1 without a GPU.")
     ] = None,
     shard: Annotated[
-        str | None, typer.Option(metavar="3/8", help="Take only every eighth of the plan's runs, from the third.")
+        str | None,
+        typer.Option(metavar="3/8", help="Take a part of the plan's runs: 3/8 is every eighth, from the third."),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Train nothing: list the runs, what is recorded, and how long is left.")
+        bool,
+        typer.Option(
+            "--dry-run", help="Train nothing: list the runs, which are recorded, and how long the others take."
+        ),
     ] = False,
     like: Annotated[
         list[Path] | None,
@@ -46,14 +50,17 @@ def bench(
         ),
     ] = "local",
     retries: Annotated[
-        int | None, typer.Option(min=0, help="How often a run is tried again whose process was lost; default: 2.")
+        int | None, typer.Option(min=0, help="How often a run is tried again after its process was lost; default: 2.")
     ] = None,
     stall: Annotated[
-        float | None, typer.Option(metavar="MINUTES", help="A run without progress for so long hangs; default: 30.")
+        float | None,
+        typer.Option(metavar="MINUTES", help="A run without progress for so long counts as hung; default: 30."),
     ] = None,
     keep: Annotated[
         list[str] | None,
-        typer.Option(metavar="SELECTOR", help="Keep this checkpoint of each run, such as last; may be repeated."),
+        typer.Option(
+            metavar="SELECTOR", help="Keep each run's checkpoint of this selector, such as last; may be repeated."
+        ),
     ] = None,
     address: Annotated[str | None, typer.Option(help="ray: the cluster; default: the one Ray finds.")] = None,
     gpus_per_run: Annotated[
@@ -120,7 +127,9 @@ def write_script(
     if shards is None:
         raise AfieldError("the engine slurm needs a number of shards, such as --shards 8")
     patience = Patience.asked(given.get("--retries"), given.get("--stall"))
-    given = {"--retries": patience.retries} | given  # said, it gives every run of a task a process that may be lost
+    given = {
+        "--retries": patience.retries
+    } | given  # given explicitly, it makes every run of a task train in a process of its own
     passed_on = ("--workers", "--retries", "--stall")
     words = [word for name in passed_on if name in given for word in (name, str(given[name]))]
     words += [word for selector in given.get("--keep", ()) for word in ("--keep", selector)]

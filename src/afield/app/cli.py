@@ -148,11 +148,14 @@ app.command("table", epilog="Example: afield table runs/digits --plan plans/digi
 @app.command(epilog="Example: afield methods far")
 def methods(
     name: Annotated[
-        str | None, typer.Argument(help="Say all about this one.", show_default=False, autocompletion=method_names)
+        str | None,
+        typer.Argument(
+            help="Describe this method, with all its options.", show_default=False, autocompletion=method_names
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """List the methods, what each is, what it needs, and its source; or describe one, with all its options."""
+    """List the methods: what each is and needs, its reference and file; or describe one, with all its options."""
     from afield.config.catalogue import describe_methods, find_entry
 
     if name is not None:
@@ -245,7 +248,7 @@ def main() -> None:
         if torchrun() and sys.argv[1:2] != ["train"]:
             raise AfieldError("torchrun starts several processes, which only `afield train` can use")
         with termination_raised():
-            # Named, so that `python -m afield` completes and helps as `afield` does.
+            # With this name, completion and help of `python -m afield` are those of `afield`.
             code = app(prog_name="afield", standalone_mode=False) or 0
             sys.stdout.flush()  # here, where a disk that is full can still be named
         if code == INTERRUPTED:

@@ -31,7 +31,7 @@ def demo(
     ] = None,
     target: Annotated[
         str | None,
-        typer.Option(help="The domain to adapt to; default: street; of photos one without labels, or the last."),
+        typer.Option(help="Domain to adapt to; default: street; with --photos, one without labels or else the last."),
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Runs of each method, with seeds 0, 1, ...")] = 1,
     backbone: Backbone = None,

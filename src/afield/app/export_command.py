@@ -26,9 +26,7 @@ def export(
             autocompletion=one_of(SUFFIXES),
         ),
     ] = "onnx",
-    int8: Annotated[
-        bool, typer.Option("--int8", help="Whole numbers of eight bits in place of floats (onnx).")
-    ] = False,
+    int8: Annotated[bool, typer.Option("--int8", help="Quantise the network to 8-bit integers (onnx).")] = False,
     data: Annotated[
         str | None,
         typer.Option(help="Images for --int8; default: the data it was trained on.", autocompletion=data_names),

@@ -38,10 +38,14 @@ MethodAgain = Annotated[
     typer.Option("--method", metavar="FILE", help="Where its method is, if not part of afield: ./mine.py or a.b:Name."),
 ]
 Backbone = Annotated[
-    str | None, typer.Option(metavar="NAME", help="digit, or a timm model such as resnet50; default: by the images.")
+    str | None,
+    typer.Option(metavar="NAME", help="digit, or a timm model such as resnet50; default: what suits the images."),
 ]
 Pretrained = Annotated[
-    bool | None, typer.Option("--pretrained/--no-pretrained", help="Start from the weights timm downloads, or do not.")
+    bool | None,
+    typer.Option(
+        "--pretrained/--no-pretrained", help="Start the backbone from weights that timm downloads, or do not."
+    ),
 ]
 Weights = Annotated[str | None, typer.Option(metavar="FILE", help="Start the backbone from the weights in this file.")]
 Steps = Annotated[int | None, typer.Option(help="Optimiser steps; default: what suits the data set.")]
@@ -64,12 +68,13 @@ ChosenBy = Annotated[
     str | None,
     typer.Option(
         "--selector",
-        help="Of a run's folder, the checkpoint this selector chose; default: last.",
+        help="Use the checkpoint that this selector chose, of a run's folder; default: last.",
         autocompletion=one_of(LABEL_FREE),
     ),
 ]
 Settings = Annotated[
-    list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Set one key of the config.")
+    list[str] | None,
+    typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Set one key of the config; may be repeated."),
 ]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a run that is already in the output folder.")]
 SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Leave out unreadable images and count them.")]

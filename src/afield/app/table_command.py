@@ -30,7 +30,9 @@ def table(
     compare: Annotated[
         list[str] | None, typer.Option(metavar="ROW,ROW", help="Compare two rows, seed by seed; may be repeated.")
     ] = None,
-    test: Annotated[bool, typer.Option("--test", help="Test whether the compared rows differ by chance.")] = False,
+    test: Annotated[
+        bool, typer.Option("--test", help="Test whether the compared rows may differ by chance alone.")
+    ] = False,
 ) -> None:
     """Show mean, standard deviation and number of runs per method and target, beside the published figures."""
     from afield.results.comparison import compare as compare_rows
@@ -67,7 +69,7 @@ def check_forms(forms: dict[str, bool], compare: list[str] | None, test: bool) -
     if len(asked) > 1:
         raise AfieldError(f"{' and '.join(asked)} cannot be combined: a table is printed in one form")
     if compare and "--csv" in asked:
-        raise AfieldError("--csv has no place for what --compare says; --json has")
+        raise AfieldError("--csv cannot show what --compare computes; --json can")
     if test and not compare:
         raise AfieldError("--test tests what --compare compares, such as --compare far,baseline --test")
 

@@ -33,10 +33,14 @@ class DataOptions(BaseModel):
     )
     augmentation: Augmentation = Field(
         "digits",
-        description="of training images: 'digits' shifts them; 'photos' crops, mirrors and recolours them; or 'none'",
+        description="changes of training images: 'digits' shifts, 'photos' crops, mirrors and recolours; or 'none'",
     )
-    domain_column: str = Field("", description="of a manifest or a Hugging Face data set; none: a column named domain")
-    label_column: str = Field("", description="of a manifest or a Hugging Face data set; none: a column named label")
+    domain_column: str = Field(
+        "", description="column of a manifest or a Hugging Face data set that has the domain; empty: found by its name"
+    )
+    label_column: str = Field(
+        "", description="column of a manifest or a Hugging Face data set that has the class; empty: found by its name"
+    )
     skip_bad: bool = Field(False, description="leave out files that cannot be read as images, and report how many")
     placement: Placement = Field(
         "auto",

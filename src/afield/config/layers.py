@@ -29,7 +29,7 @@ from afield.files import read_text
 
 Values = dict[str, dict[str, Any]]
 MOST_BYTES = 1_000_000
-"""Of a config file; one of some hundred options has ten thousand."""
+"""Of a config file; a file with about a hundred options has ten thousand."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Config:
 
 SECTIONS = ("data", "task", "network", "method", "training")
 PROCESSES = ("devices", "nodes")
-"""Keys of the section training that say among how many processes a batch is divided, which may change in a run."""
+"""Keys of the section training with the number of processes that share a batch: they may change when a run resumes."""
 
 
 def resolve(*layers: Values) -> Config:
@@ -79,7 +79,7 @@ def resolve(*layers: Values) -> Config:
     network = given["network"]
     otherwise = network.get("weights") or network.get("backbone") == DIGIT_NETWORK
     if otherwise and "pretrained" not in network:
-        values["network"].pop("pretrained", None)  # a preset's, which gives way to weights of one's own and to none
+        values["network"].pop("pretrained", None)  # a preset's, which `weights` or the digit network overrides
     config = typed(entry, values)
     check_target(entry, config.task.kind)
     for selector in (*config.training.keep, *([config.training.stop_by] if config.training.patience else [])):
@@ -118,7 +118,7 @@ def completed(stored: Values, *, importing: bool = False) -> Values:
     """
     values = merge(stored)
     if not isinstance(name := values["method"].pop("name", None), str):
-        raise AfieldError("config key 'method.name': a stored config says which method it is of")
+        raise AfieldError("config key 'method.name': a stored config must name its method")
     return typed(find_entry(name, importing=importing), values).as_dict()
 
 
@@ -211,13 +211,13 @@ def by_section(settings: dict[str, Any]) -> Values:
 
 
 def among_any(values: Values) -> Values:
-    """Values of a config without those that say how many processes there are."""
+    """Values of a config without the keys in PROCESSES."""
     training = {key: value for key, value in values.get("training", {}).items() if key not in PROCESSES}
     return {**values, "training": training}
 
 
 def divided(config: Config, given: Values) -> Config:
-    """A run's config with the number of processes that is given for the rest of it."""
+    """A run's config with the number of processes that is given for its remaining steps."""
     chosen = {key: value for key, value in given.get("training", {}).items() if key in PROCESSES}
     training = validated(TrainingOptions, "training", {**config.as_dict()["training"], **chosen})
     return replace(config, training=training)

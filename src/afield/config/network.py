@@ -47,7 +47,9 @@ class NetworkOptions(BaseModel):
     @model_validator(mode="after")
     def _fit_together(self) -> Self:
         if self.dropout and not (self.hidden or len(self.neck) > 1):
-            raise ValueError("dropout acts after hidden layers and between a neck's: set hidden, or a neck of several")
+            raise ValueError(
+                "dropout acts after hidden layers and between those of a neck: set hidden, or several layers in neck"
+            )
         if self.neck_dropout and not self.neck:
             raise ValueError("neck_dropout acts after a neck's last layer: set neck")
         if self.pretrained and self.backbone == DIGIT_NETWORK:
@@ -57,5 +59,7 @@ class NetworkOptions(BaseModel):
         if self.batch_norm == "frozen" and not self.starts_trained:
             raise ValueError("batch_norm 'frozen' keeps pretrained statistics: set pretrained or weights")
         if self.batch_norm == "none" and self.backbone != DIGIT_NETWORK:
-            raise ValueError("batch_norm 'none' is for the digit network: a timm model has the layers it has")
+            raise ValueError(
+                "batch_norm 'none' is for the digit network: the batch norm of a timm model cannot be left out"
+            )
         return self

@@ -56,7 +56,7 @@ class PlanFile(BaseModel):
     targets: tuple[str, ...] = ()
     settings: dict[str, Any] = {}
     protocol_settings: dict[str, dict[str, Any]] = {}
-    """Settings of the runs under one of several protocols, by its name, such as the file with its network's weights."""
+    """By a protocol's name, settings of all runs under it, such as the file with the weights of its network."""
     rows: tuple[dict[str, Any], ...] = ()
     caption: str = ""
     """Printed under its table: what a reader must know, such as how much each row was tuned."""
@@ -64,7 +64,7 @@ class PlanFile(BaseModel):
     @model_validator(mode="after")
     def _fit_together(self) -> Self:
         if bool(self.protocol) == bool(self.protocols):
-            raise ValueError("a plan names one protocol, by protocol, or several, by protocols")
+            raise ValueError("a plan names one protocol with the key protocol, or several with protocols")
         if self.targets and self.protocols:
             raise ValueError("targets are of one protocol, and this plan has several: leave them out")
         for name in self.protocol_settings:
@@ -73,7 +73,7 @@ class PlanFile(BaseModel):
         return self
 
     def settings_under(self, protocol: Protocol) -> tuple[Values, ...]:
-        """The settings of all runs under a protocol, as layers of a config; a later one goes before an earlier."""
+        """The settings of all runs under a protocol, as layers of a config: later ones override earlier ones."""
         return plan_settings(self.settings), plan_settings(self.protocol_settings.get(protocol.name, {}))
 
     def named_protocols(self) -> list[Protocol]:

@@ -28,7 +28,7 @@ class Plugin:
 
 
 def plugins() -> dict[str, Plugin]:
-    """The methods of installed packages by name; the first package on the path that has a name."""
+    """The methods of installed packages by name; of packages with the same name for a method, the first on the path."""
     found = _on_path(tuple(sys.path))
     return {plugin.name: plugin for plugin in reversed(found)}
 
@@ -61,4 +61,6 @@ def import_plugin(plugin: Plugin) -> None:
     except AfieldError as error:
         raise AfieldError(f"method '{plugin.name}' of the package {plugin.package}: {error}") from error
     if name != plugin.name:
-        raise AfieldError(f"the package {plugin.package} calls '{plugin.name}' what is registered as '{name}'")
+        raise AfieldError(
+            f"the package {plugin.package} names its method '{plugin.name}', but registers it as '{name}'"
+        )

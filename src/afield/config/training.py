@@ -23,22 +23,24 @@ class TrainingOptions(BaseModel):
         1,
         ge=0,
         le=1000,
-        description="batches of target images for each batch of a source, where the method reads the target as one; 0: "
-        "there as many as there are sources, as in Dassl, and elsewhere 1",
+        description="batches of target images for each batch of a source, for methods that pool the sources; 0: as "
+        "many as there are sources, as in Dassl, and 1 for other methods",
     )
     accumulate: int = Field(1, ge=1, description="batches per step, over which gradients are averaged")
     optimiser: OptimiserName = Field("sgd", description="the optimiser; a method may declare another for a part of it")
     lr: float = Field(0.05, gt=0, description="learning rate")
     pretrained_rate: float = Field(
-        0.1, ge=0, description="learning rate of a pretrained backbone, as a multiple of lr; 0: it stands still"
+        0.1, ge=0, description="learning rate of a pretrained backbone, as a multiple of lr; 0: it is frozen"
     )
-    momentum: float = Field(0.9, ge=0, lt=1, description="of sgd")
-    nesterov: bool = Field(False, description="Nesterov momentum, of sgd")
+    momentum: float = Field(0.9, ge=0, lt=1, description="momentum of sgd")
+    nesterov: bool = Field(False, description="whether sgd uses Nesterov momentum")
     betas: tuple[Beta, Beta] = Field((0.9, 0.999), description="of adam and adamw: decay of both running averages")
-    weight_decay: float = Field(5e-4, ge=0, description="added to the gradient; with adamw decoupled from it")
+    weight_decay: float = Field(
+        5e-4, ge=0, description="weight decay, added to the gradient; with adamw, decoupled from it"
+    )
     schedule: Literal["cosine", "constant", "inverse", "steps"] = Field(
         "cosine",
-        description="of the learning rate after warm-up, per phase: half a cosine to 0, constant, DANN's "
+        description="the learning rate after warm-up, in each phase: half a cosine to 0, constant, DANN's "
         "(1 + 10 p)^-0.75 with p the share done, or multiplied by gamma at each of milestones",
     )
     milestones: tuple[Annotated[int, Field(ge=1)], ...] = Field(
@@ -53,41 +55,45 @@ class TrainingOptions(BaseModel):
     )
     clip_norm: float = Field(0.0, ge=0, description="largest norm of the gradient; 0: no clipping")
     average: Literal["none", "moving", "uniform"] = Field(
-        "none", description="of the weights over steps, by which evaluations and predictions are made"
+        "none", description="average of the weights over steps, for evaluations and predictions"
     )
     average_decay: float = Field(
-        0.999, ge=0, lt=1, description="of average 'moving': what is left of a step's share in it after the next step"
+        0.999, ge=0, lt=1, description="of average 'moving': factor by which each later step multiplies a step's share"
     )
     average_from: float = Field(0.0, ge=0, lt=1, description="share of training after which averaging begins")
     precision: Literal["fp32", "bf16", "auto"] = Field(
-        "fp32", description="of the network's arithmetic; auto: bf16 on a GPU that has it, else fp32"
+        "fp32", description="precision of the network's arithmetic; auto: bf16 on a GPU that has it, else fp32"
     )
-    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: a GPU where there is one")
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="where to train; auto: a GPU where there is one")
     devices: int = Field(
         1, ge=1, description="processes on a machine, each with its own device and its share of every batch"
     )
     nodes: int = Field(1, ge=1, description="machines, on each of which torchrun starts as many processes as devices")
     sync_batch_norm: bool = Field(
-        True, description="processes take batch norm's statistics of the whole batch, not each of its share: slower"
+        True, description="batch norm takes the statistics of the whole batch, not of each process's share: slower"
     )
     execution: Literal["auto", "eager", "graph", "compiled"] = Field(
         "auto",
-        description="how a step runs: 'graph' replays a CUDA graph, 'compiled' compiles it; auto: graph on one GPU",
+        description="how steps run: 'eager', 'graph' (a CUDA graph) or 'compiled'; auto: graph on one GPU, else eager",
     )
-    evaluate_every: int = Field(100, ge=1, description="steps between evaluations; the last step is always one")
-    checkpoint_every: int = Field(100, ge=1, description="steps between checkpoints; the last step is always one")
+    evaluate_every: int = Field(
+        100, ge=1, description="steps between evaluations; there is always one at the last step"
+    )
+    checkpoint_every: int = Field(
+        100, ge=1, description="steps between checkpoints; there is always one at the last step"
+    )
     keep: tuple[Selector, ...] = Field(
         ("last", "source-val"),
-        description="selectors of which a run keeps the checkpoint, as SELECTOR.ckpt; last is always kept",
+        description="selectors whose checkpoints a run keeps, as SELECTOR.ckpt; last is always kept",
     )
     patience: int = Field(
-        0, ge=0, description="evaluations without a better one by stop_by after which training stops; 0: it does not"
+        0, ge=0, description="stop after so many evaluations in a row that are not better by stop_by; 0: never"
     )
-    stop_by: ScoredSelector = Field("source-val", description="the selector that patience goes by")
+    stop_by: ScoredSelector = Field("source-val", description="the selector by which patience compares evaluations")
     loggers: tuple[LoggerName, ...] = Field(
         ("tensorboard",), description="where evaluations are drawn as curves, beside the records"
     )
-    seed: int = Field(0, ge=0, lt=2**31, description="of everything random")
+    seed: int = Field(0, ge=0, lt=2**31, description="seed of everything random")
 
     @model_validator(mode="after")
     def _fit_together(self) -> Self:

@@ -114,7 +114,7 @@ def _by_split(name: str, loaded: Any) -> tuple[dict[str, Any], list[str]]:
     known = {split: table for split, table in loaded.items() if split.lower() in SPLITS}
     if not known:
         raise AfieldError(
-            f"{name} has the splits {some_of(loaded, 10)}; needed is train, and maybe validation and test"
+            f"{name} has the splits {some_of(loaded, 10)}; train is needed; validation and test are optional"
         )
     others = [f"{split} ({counted(len(table))})" for split, table in loaded.items() if split not in known]
     return known, [

@@ -39,7 +39,7 @@ class ADDAOptions(MethodOptions):
     adversary_rate: float = Field(
         0.004,
         gt=0,
-        description="learning rate of M_t and D in phase 1, as a multiple of training.lr; of 0.05, the authors' 0.0002",
+        description="learning rate of M_t and D in phase 1, as a multiple of training.lr; at 0.05, the authors' 0.0002",
     )
     discriminator_width: int = Field(500, ge=1, description="units of D's two hidden layers (paper: 500)")
 

@@ -44,7 +44,7 @@ class AlignmentOptions(MethodOptions):
         "the network (paper: moments)",
     )
     directions_weight: float = Field(
-        0.2, ge=0, description="of 'both', in UDA: weight of the directions' moments beside the discriminator's 1"
+        0.2, ge=0, description="with 'both', in UDA: weight of the directions' moments; the discriminator has 1"
     )
     conditional: bool = Field(
         False,
@@ -54,12 +54,12 @@ class AlignmentOptions(MethodOptions):
     pull_limit: float = Field(
         1.0,
         ge=0,
-        description="how hard alignment may pull at a feature, as a multiple of how hard the losses of C do, times the "
-        "probability that C gives to the labels; 0: no limit; not of 'moments' (paper: none)",
+        description="longest gradient of the alignment by a feature, as a multiple of that of C's losses times the "
+        "probability that C gives to the labels; 0: no limit; 'moments' has none (paper: none)",
     )
     projected_gate: bool = Field(
         True,
-        description="A is scaled so that its projection on F is F; a plain gate closes, since A = 0 is aligned "
+        description="A is scaled so that its projection on F is F; a plain gate may close, as A = 0 is aligned "
         "(paper: plain)",
     )
     reduction: int = Field(8, ge=1, description="the gates' hidden layers have C / reduction units (paper: 8)")

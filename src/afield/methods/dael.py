@@ -35,7 +35,9 @@ from afield.precision import at_least_float32
 class DAELOptions(MethodOptions):
     """Options of DAEL."""
 
-    target_weight: float = Field(0.5, ge=0, description="w, of learning the target's labels (authors: 0.5)")
+    target_weight: float = Field(
+        0.5, ge=0, description="w, weight of learning the target's pseudo-labels (authors: 0.5)"
+    )
     threshold: float = Field(
         0.95, ge=0, lt=1, description="probability from which on a label is believed (paper: 0.95)"
     )

@@ -49,7 +49,7 @@ class FAROptions(AlignmentOptions):
     """Options of FAR. The weights multiply losses whose own weight in L is 1."""
 
     dre_weight: float = Field(
-        2.0, ge=0, description="weight of the dual ranking entropy; at the paper's it hardly acts (paper: 0.1)"
+        2.0, ge=0, description="weight of the dual ranking entropy; the paper's has hardly any effect (paper: 0.1)"
     )
     consistency_weight: float = Field(
         0.1, ge=0, description="weight of learning from the experts (paper: 100, which swamps the other losses)"
@@ -73,18 +73,18 @@ class FAROptions(AlignmentOptions):
     )
     dre_reference: Literal["live", "detached"] = Field(
         "detached",
-        description="whether the ranking also trains E(C(f)), which it ranks by; live rewards blurring A (paper: live)",
+        description="'live': the ranking also trains its reference E(C(f)), which rewards blurring A (paper: live)",
     )
     minus_trains: Literal["all", "FR"] = Field(
         "FR",
-        description="what L- trains: all, or FR alone, as in the paper's Algorithm 1; where all learn from it, F "
-        "learns what makes f- wrong and A leaves out (paper's text: all)",
+        description="what L- trains: all, or FR alone, as in the paper's Algorithm 1; with 'all', F learns features "
+        "that make f- wrong and that A leaves out (paper's text: all)",
     )
     dre_balance: float = Field(
         0.3,
         ge=0,
-        description="beside entropies: no class may have less than half of an equal share on the target, or one may "
-        "take all, which confusion does not reward (paper: 0)",
+        description="if dre_measure is entropy: weight of a guard by which no class may have less than half of an "
+        "equal share on the target; without it one class may take all (paper: 0)",
     )
     prototypes_weight: float = Field(
         0.3,
@@ -92,12 +92,12 @@ class FAROptions(AlignmentOptions):
         description="weight of classifying f+ by the mean directions of the classes in the other domains (paper: 0)",
     )
     prototypes_threshold: float = Field(
-        0.9, ge=0, lt=1, description="probability from which on a target image has a class among the prototypes"
+        0.9, ge=0, lt=1, description="least probability at which C's prediction counts as a target image's class"
     )
     experts: bool = Field(True, description="one classifier per source reads pool(F) and teaches C")
     experts_shape_backbone: bool = Field(
         False,
-        description="the experts' cross-entropy trains the backbone too; held-out sources did worse (paper: yes)",
+        description="the experts' cross-entropy trains the backbone too; held-out sources then do worse (paper: yes)",
     )
 
 

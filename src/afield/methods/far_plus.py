@@ -20,8 +20,8 @@ class FARPlusOptions(FAROptions, ViewOptions):
     dre_balance: float = Field(
         1.0,
         ge=0,
-        description="only where the ranking compares entropies: no class may have less than half of an equal share on "
-        "the target",
+        description="if dre_measure is entropy: weight of a guard by which no class may have less than half of an "
+        "equal share on the target",
     )
 
 

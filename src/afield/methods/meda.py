@@ -38,12 +38,12 @@ class MEDAOptions(MethodOptions):
     """Options of MEDA."""
 
     samples: int = Field(1000, ge=2, description="images of each domain that the classifier is solved for (paper: all)")
-    dimension: int = Field(20, ge=1, description="of the principal subspaces between which z lies (paper: 20 to 40)")
-    neighbours: int = Field(10, ge=1, description="p, of each image in the graph (paper: 10)")
+    dimension: int = Field(20, ge=1, description="dimension of the two principal subspaces (paper: 20 to 40)")
+    neighbours: int = Field(10, ge=1, description="p, neighbours of each image in the graph (paper: 10)")
     ridge: float = Field(0.1, gt=0, description="eta, the weight of the classifier's norm (paper: 0.1)")
     alignment: float = Field(10.0, ge=0, description="lambda, the weight of the domains' distance (paper: 10)")
     smoothness: float = Field(1.0, ge=0, description="rho, the weight of differences between neighbours (paper: 1)")
-    iterations: int = Field(10, ge=1, description="T, solutions from the labels of the one before (paper: 10)")
+    iterations: int = Field(10, ge=1, description="T, how often to solve anew, from the labels just found (paper: 10)")
 
 
 @register_method("meda", summary="closed-form alignment of the baseline's features", reference="Wang et al. 2018")

@@ -34,8 +34,10 @@ SMALLEST = 1e-6  # variance
 class MixStyleOptions(MethodOptions):
     """Options of MixStyle."""
 
-    probability: float = Field(0.5, ge=0, le=1, description="of mixing, at each stage in each step (paper: 0.5)")
-    alpha: float = Field(0.1, gt=0, description="of Beta(alpha, alpha), which shares are drawn from (paper: 0.1)")
+    probability: float = Field(
+        0.5, ge=0, le=1, description="probability of mixing, at each stage in each step (paper: 0.5)"
+    )
+    alpha: float = Field(0.1, gt=0, description="shares are drawn from Beta(alpha, alpha) (paper: 0.1)")
     stages: int = Field(2, ge=1, le=3, description="early stages of the backbone, each followed by mixing (paper: 2)")
 
 

@@ -37,11 +37,11 @@ from afield.precision import in_float32
 class MMDAAEOptions(MethodOptions):
     """Options of MMD-AAE."""
 
-    reconstruction_weight: float = Field(0.1, ge=0, description="w0, of the mean squared error of P(h)")
-    mmd_weight: float = Field(2.0, ge=0, description="w1, of the squared MMD among the sources' codes")
-    prior_weight: float = Field(0.1, ge=0, description="w2, of matching the prior")
+    reconstruction_weight: float = Field(0.1, ge=0, description="w0, weight of the mean squared error of P(h)")
+    mmd_weight: float = Field(2.0, ge=0, description="w1, weight of the squared MMD among the sources' codes")
+    prior_weight: float = Field(0.1, ge=0, description="w2, weight of matching the prior")
     code_share: float = Field(
-        0.5, gt=0, description="width of the code beside that of the features (paper: 2000 for 4096)"
+        0.5, gt=0, description="width of the code, as a share of that of the features (paper: 2000 for 4096)"
     )
 
 
