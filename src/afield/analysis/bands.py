@@ -9,7 +9,7 @@ from afield.analysis.history import History
 
 @dataclass(frozen=True)
 class Band:
-    """The target's accuracy of the runs that share a name and a target, over the steps at which all were evaluated."""
+    """Target accuracy of the runs that share a name and a target, at the steps at which all of them were evaluated."""
 
     name: str
     target: str | None

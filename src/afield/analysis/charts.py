@@ -23,7 +23,7 @@ class Chart:
 
     figure: go.Figure
     label: str
-    """What it shows, for those who cannot see it."""
+    """A description of what it shows, for readers who cannot see it."""
     height: int = HEIGHT
     narrow: dict[str, Any] = field(default_factory=dict)
     """What of its layout is different on a narrow screen."""
@@ -144,7 +144,7 @@ def _mark_choices(figure: go.Figure, history: History) -> int:
 
 
 def label_axes(figure: go.Figure, x: str, y: str) -> None:
-    """Say what the axes are."""
+    """Title the axes."""
     figure.update_xaxes(title_text=x)
     figure.update_yaxes(title_text=y)
 

@@ -14,7 +14,7 @@ from afield.analysis.features import UNKNOWN
 from afield.analysis.palette import SYMBOLS, colour, of_round
 
 MOST_COLOURS = 24
-"""Of more classes than these the rest are of one colour."""
+"""Classes beyond this number share one colour."""
 
 
 def confusion_chart(confusions: dict[str, NDArray[np.int64]], classes: Sequence[str]) -> Chart:

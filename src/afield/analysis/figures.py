@@ -26,7 +26,7 @@ COLUMN, PAGE = 3.4, 7.0
 """The widths of a column and of a page's text, in inches."""
 DOTS = 300
 MOST_TITLES = 6
-"""Of more columns than these the titles stand upright, or they would run into each other."""
+"""With more columns than these, titles are vertical, so that they do not overlap."""
 STYLE: Any = {
     "font.size": 8, "axes.titlesize": 8, "axes.labelsize": 8, "legend.fontsize": 7, "xtick.labelsize": 7,
     "ytick.labelsize": 7, "axes.spines.top": False, "axes.spines.right": False, "axes.linewidth": 0.6,

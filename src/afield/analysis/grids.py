@@ -15,7 +15,7 @@ MOST_PAIRS = 10
 
 @dataclass(frozen=True)
 class Grid:
-    """A table on the page: each cell is what is shown and, where it is a number, the number to sort by."""
+    """A table on the page. A cell has the text to show and, if it is a number, the number to sort by."""
 
     columns: list[str]
     rows: list[list[tuple[str, float | None]]]

@@ -11,7 +11,7 @@ from afield.results.records import Record, end_of, evaluations
 from afield.results.selection import has_scores, select, source_score
 
 MOST_NAMES = 3
-"""Where all of more selectors than these choose one evaluation, a chart has no room for their names."""
+"""If more selectors than these choose the same evaluation, a chart has no room for all of their names."""
 Curve = list[float | None]
 """One value per evaluation; None where there is none."""
 State = Literal["ended", "going", "cut"]

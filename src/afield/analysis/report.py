@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 COMPARED = ("last", "source-val")
 """The selectors that every run has: those of tables of several runs."""
 MOST_IN_MATRIX = 40
-"""Of more classes than these a confusion matrix could not be read: the pairs confused most are listed alone."""
+"""With more classes than these, a confusion matrix would be unreadable: only the pairs confused most are listed."""
 THUMBNAIL, PICTURE = 56, 112
 
 

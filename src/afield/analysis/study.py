@@ -45,7 +45,7 @@ STAGES = ("predictions", "features", "activation maps", "t-SNE", "complexity")
 def learned_by(
     subject: Subject, step: int, notes: tuple[str, ...] = (), begin: Callable[[str], None] = lambda stage: None
 ) -> Learned:
-    """All the numbers of a subject; `begin` is told of each of the STAGES."""
+    """All the numbers of a subject; `begin` is called with the name of each of the STAGES as it begins."""
     begin("predictions")
     predictions = predict(subject)
     unsure = least_sure(subject, predictions)

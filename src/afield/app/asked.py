@@ -1,4 +1,4 @@
-"""From what a user asked for to the config of a run. Nothing here imports torch."""
+"""The config of a run, from the options and settings a user gave. Nothing here imports torch."""
 
 import os
 from pathlib import Path
@@ -33,7 +33,7 @@ NAMED = {
     "weights": "network.weights", "steps": "training.steps", "lr": "training.lr",
     "batch_size": "training.batch_size", "device": "training.device", "seed": "training.seed",
 }  # fmt: skip
-"""The keys of a config that `afield.train` and the command line have a word of their own for."""
+"""The config keys that have an option on the command line and an argument in `afield.train`, by its name."""
 
 
 def asked_layers(config: str | Path | None, settings: dict[str, Any] | None, **named: Any) -> list[Values]:
@@ -61,8 +61,8 @@ def read_stored(folder: RunFolder) -> Values:
 def check_early(layers: list[Values], stored: list[Values]) -> Config:
     """Raise what is wrong with a config before any data is loaded, which may take minutes; or return a config.
 
-    Which preset suits a user's own images is not known yet; what is wrong with all of them is wrong. The config is that
-    of the first preset with which nothing is.
+    Which preset suits a user's own images is not known yet, so all of them are tried: it is an error only if every one
+    fails. The config is that of the first preset that does not.
     """
     options, errors = data_options(*stored, *layers), []
     known = options.preset or options.name in OWN_PRESETS
@@ -79,7 +79,7 @@ def check_early(layers: list[Values], stored: list[Values]) -> Config:
 
 
 def check_weights(options: NetworkOptions) -> None:
-    """Raise unless the file is there that the backbone is to start from."""
+    """Raise unless the file of weights that the backbone is to start from exists."""
     path = os.path.expanduser(options.weights)  # noqa: PTH111 - no error where there is no such user
     if options.weights and not os.path.isfile(path):  # noqa: PTH113 - false, not an error, for what can be no path
         reason = "is a folder" if os.path.isdir(path) else "there is no such file"  # noqa: PTH112

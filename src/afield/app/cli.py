@@ -65,7 +65,7 @@ data_app = typer.Typer(
 app.add_typer(data_app, name="data", epilog="Example: afield data show digits")
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-"""How the system says that no more can be written; where the screen is a file, it names none."""
+"""The system's errors for a full disk; if the output was redirected to a file, they do not name it."""
 
 
 def print_version(asked: bool) -> None:

@@ -33,7 +33,7 @@ from afield.training.progress import Display
 
 CHOSEN, VALUES = "chosen.ckpt", "comparison.json"
 SIDE_TO_READ = 32
-"""At which a labelled image is read to see whether it can be: the size that a run gives it is not known yet."""
+"""The size at which a labelled image is read, to check that it can be: the size a run will use is not known yet."""
 
 
 def compare(
@@ -108,7 +108,7 @@ def usual_workers(device: str | None) -> int:
 
 
 def _own(name: str, out: Path) -> dict[str, Any]:
-    """The arguments of `afield.train` that are a method's own; it goes on where it was stopped."""
+    """The arguments of `afield.train` that differ between methods; a run that was stopped is resumed."""
     folder = RunFolder(out / name)
     resume = folder.config.exists()
     overwrite = not resume and folder.holds_run
@@ -116,7 +116,7 @@ def _own(name: str, out: Path) -> dict[str, Any]:
 
 
 def _train_in_turn(calls: Calls, progress: bool, say: Callable[[str], None]) -> dict[str, str]:
-    """One after the other, in this process, each with its progress. Why some have failed, by method."""
+    """Train the methods one after the other in this process, showing progress; return why some failed, by method."""
     failures = {}
     for name, arguments in calls.items():
         try:

@@ -1,4 +1,4 @@
-"""What a shell offers when Tab is pressed. It waits for the answer, so that nothing here may import torch."""
+"""What a shell offers when Tab is pressed. The shell waits for the answer, so nothing here may import torch."""
 
 from collections.abc import Callable, Iterable
 

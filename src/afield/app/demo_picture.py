@@ -19,12 +19,12 @@ from afield.training.devices import best_device
 MOST_IMAGES = 20
 TILE = 192
 CELL = 1.75, 2.35
-"""Inches: an image, its class above, what is said of it below."""
+"""Width and height in inches of one cell: an image, its class above it, the predictions below it."""
 MOST_LETTERS = 16
 RIGHT, WRONG, UNKNOWN = "#1a7f37", "#cf222e", "#24292f"
 
 Saying = tuple[str, float]
-"""A class, and its probability."""
+"""A predicted class and its probability."""
 
 
 def picture(result: DemoResult, path: Path) -> None:

@@ -39,7 +39,7 @@ class Evaluation:
 
 
 class Examiner:
-    """Looks at the predictions on each domain while they are made."""
+    """Collects calibration and misclassified images from the predictions on each domain while they are made."""
 
     def __init__(self, model: Model, progress: Progress, images: int) -> None:
         self.classes, self.progress = model.classes, progress
@@ -114,7 +114,7 @@ def test_views(model: Model, data: DomainSet, domains: Sequence[str] | None, che
 
 
 def class_numbers(model: Model, data: DomainSet, checkpoint: Path) -> "np.ndarray[Any, np.dtype[np.int64]]":
-    """By the data set's number of a class, the model's: classes are the same if their names are."""
+    """For each class number of the data set, the model's number: classes are matched by name."""
     strange = [name for name in data.classes if name not in model.classes]
     if strange:
         named = ", ".join(strange[:5]) + (", ..." if len(strange) > 5 else "")

@@ -1,4 +1,4 @@
-"""Images as people have them (files, PIL images, arrays, tensors), as training would have seen them."""
+"""From images in any form (files, PIL images, arrays, tensors) to what training would have seen."""
 
 import os
 from collections.abc import Iterable, Iterator, Sequence

@@ -1,4 +1,4 @@
-"""From the runs a user names to what the analysis looks at: records, and networks with their images."""
+"""Find what the analysis needs of the runs that a user names: records, and networks with their images."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -30,7 +30,7 @@ class Named:
 
 
 class DataMissingError(AfieldError):
-    """The images a run was trained on are not there, or are others."""
+    """The images that a run was trained on are missing or have changed."""
 
 
 def read_named(paths: Sequence[Path], *, labels_shared: bool = False) -> list[Named]:
@@ -45,7 +45,7 @@ def read_named(paths: Sequence[Path], *, labels_shared: bool = False) -> list[Na
 
 
 def _renamed(found: list[Named], name_of: Callable[[Path], str], labels_shared: bool) -> list[Named]:
-    """The same with other names for the runs that share theirs; what is kept by name would lose all but one of them."""
+    """The runs, with new names for those that share one: results are kept by name, and would overwrite each other."""
     named_alone = [named for named in found if not (labels_shared and "label" in named.histories[0].header)]
     names = Counter(named.histories[0].name for named in named_alone if not named.benchmark)
     return [

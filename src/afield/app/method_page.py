@@ -9,9 +9,9 @@ from afield.config.catalogue import Entry
 from afield.config.described import described, literal
 
 RECIPE = "-paper"
-"""How the name of a preset ends that has the settings of a paper, or of its authors' code."""
+"""The ending of a preset's name if it has the settings of a paper, or of its authors' code."""
 NARROW = 40
-"""Columns that a sentence needs beside what it is about; where there are fewer, it stands below it."""
+"""The least width for a description beside its option; if there is less, it is put below."""
 
 
 def as_list(entries: Sequence[dict[str, Any]]) -> str:

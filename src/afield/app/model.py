@@ -28,7 +28,7 @@ from afield.training.checkpoint import Checkpoint, load_checkpoint
 MOST_IMAGES, MOST_PIXELS = 256, 64 * 224**2
 MOST_SOURCES = 1000
 MOST_BYTES_COMPUTED = 512 * 2**20
-"""Of tables that are not in a checkpoint because a network computes them, such as where patches lie to each other."""
+"""The limit for tables that a network computes and no checkpoint has, such as relative positions of patches."""
 OURS = "afield."
 
 

@@ -1,4 +1,4 @@
-"""The options that several commands share, and what becomes of their words."""
+"""The options that several commands share, and how their values are parsed."""
 
 from pathlib import Path
 from typing import Annotated, Any

@@ -1,4 +1,4 @@
-"""Classify image files, and write what is found while it is found."""
+"""Classify image files, and write each prediction as soon as it is made."""
 
 import csv
 import io
@@ -28,13 +28,13 @@ Prediction = TypedDict("Prediction", {"file": str, "class": str, "probability": 
 
 
 class Predictions:
-    """A prediction for each readable image, in order, made while one asks for them: so many at a time as fit."""
+    """A prediction for each readable image, in order, made while they are iterated: as many at a time as fit."""
 
     def __init__(self, model: Model, files: Sequence[Path], skip_bad: bool, top: int, progress: bool) -> None:
         self.model, self.files, self.skip_bad, self.top = model, files, skip_bad, top
         self.progress = progress
         self.skipped: list[Path] = []
-        """The unreadable ones that were left out so far, which must be allowed."""
+        """The unreadable files that were left out so far; only if that is allowed."""
 
     def __iter__(self) -> Iterator[Prediction]:
         self.skipped.clear()

@@ -8,7 +8,7 @@ from rich.console import Console
 # Names of domains, classes and rows may contain brackets and colons, which must not be read as markup.
 PLAIN: dict[str, Any] = {"markup": False, "emoji": False, "highlight": False}
 WIDE = 160
-if os.environ.get("COLUMNS") == "0":  # as some terminals say that they do not know; rich would then print nothing
+if os.environ.get("COLUMNS") == "0":  # which some terminals report for an unknown width; rich would then print nothing
     del os.environ["COLUMNS"]
 out = Console(soft_wrap=True, **PLAIN)
 

@@ -14,7 +14,7 @@ from afield.results.run import Run
 from afield.results.summary import percent
 
 MOST_CLASSES = 12
-"""Of more classes than these, a table shows the smallest and the largest only."""
+"""With more classes than these, a table shows only the smallest and the largest ones."""
 DOMAINS_PER_TABLE = 6
 LEFT: Literal["left"] = "left"
 RIGHT: Literal["right"] = "right"

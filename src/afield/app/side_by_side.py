@@ -22,7 +22,7 @@ Calls = Mapping[str, dict[str, Any]]
 
 @dataclass(frozen=True)
 class Ended:
-    """How a run has ended: why it has failed, or an empty line."""
+    """How a run has ended: the reason of its failure, empty if it succeeded."""
 
     failure: str
 
@@ -95,7 +95,7 @@ def _train(parcel: Parcel, connection: Connection) -> None:
 
 
 def _hear(connection: Connection, process: BaseProcess) -> str | Ended:
-    """What a process says of its run, or how it has ended, or was lost."""
+    """Receive a line of progress from a process, or the end of its run, or the loss of the process."""
     try:
         news: str | Ended = connection.recv()
     except EOFError:

@@ -49,7 +49,7 @@ from afield.training.progress import Display
 
 CarryOut = Callable[[Config, Sequence[Callback], Fabric], None]
 STOPPED = "stopped"
-"""What the processes of a run say that was stopped by a signal."""
+"""The answer of a process whose run was stopped by a signal."""
 GO_ON = "resuming the run goes on from its last checkpoint"
 LOST = f"another process of the run has ended, or does not answer; {GO_ON}"
 MOST_NAMED = 8

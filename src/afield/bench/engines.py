@@ -17,7 +17,7 @@ MOST_MINUTES = 365 * 24 * 60
 
 
 class Watcher(Protocol):
-    """Who is told how jobs get on, apart from their outcomes."""
+    """Is told of the progress of jobs, apart from their outcomes."""
 
     def begun(self, job: Job) -> None:
         """A job has started."""
@@ -32,7 +32,7 @@ class Patience:
 
     retries: int = 2
     stall_minutes: float = 30.0
-    """So long without a step, an evaluation or a checkpoint, a run hangs."""
+    """A run counts as hung after so long without a step, an evaluation or a checkpoint."""
 
     def __post_init__(self) -> None:
         if self.retries < 0:
@@ -45,7 +45,7 @@ class Patience:
 
     @classmethod
     def asked(cls, retries: int | None, stall_minutes: float | None) -> "Patience":
-        """As asked for; None: as usual."""
+        """With these values; None: the default."""
         usual = cls()
         return cls(
             usual.retries if retries is None else retries,

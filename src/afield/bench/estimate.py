@@ -41,7 +41,7 @@ class Forecast:
     job: Job
     state: str
     hours: float | None
-    """None if nothing is left to do, or if there is no record to estimate from."""
+    """How many hours are left; None if nothing is, or if there is no record to estimate from."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def paces_of(runs: Iterable[list[Record]]) -> dict[Kind, Pace]:
 
 
 def kind_of(job: Job) -> Kind:
-    """What is compared: jobs of one kind differ in target, seed and settings alone."""
+    """The kind of a job; jobs of one kind differ only in target, seed and settings."""
     return job.place.protocol, job.config.method_name
 
 

@@ -15,7 +15,7 @@ from afield.bench.worker import attempt
 from afield.config.plan import Job
 
 CUDA_ERROR = "CUDA error"
-"""In the reason of a failure: after it nothing works on the GPU in the same process. Too little memory is none."""
+"""In the reason of a failure: after such an error, but not after a lack of memory, a process cannot use its GPU."""
 
 
 def work_here(assignments: Sequence[Assignment], watcher: Watcher) -> Outcomes:
@@ -32,7 +32,7 @@ class Task:
     job: Job
     folder: Path
     lost: int = 0
-    """How many processes were lost that trained it."""
+    """How many processes were lost while they trained it."""
     crowded: bool = False
     """Whether it lacked memory beside other runs."""
 
@@ -79,7 +79,7 @@ def work_in_processes(assignments: Sequence[Assignment], watcher: Watcher, count
 
 
 def news(busy: dict[Connection, tuple[Worker, Task]], patience: Patience) -> Iterator[tuple[Worker, Outcome | Died]]:
-    """Wait until there is something to hear; the workers that are done with their jobs, died, or hang."""
+    """Wait for messages; the workers that are done with their jobs, have died, or hang."""
     workers = [worker for worker, _ in busy.values()]
     soonest = min(worker.heard for worker in workers) + patience.stall_seconds
     ready = wait(list(busy), max(0.0, soonest - time.monotonic()))

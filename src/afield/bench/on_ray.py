@@ -41,7 +41,7 @@ while select.select([0], [], [], seconds)[0]:
         sys.exit()
 os.kill(process, signal.SIGKILL)
 """
-"""What a watchdog does: every byte it reads is a sign of life, and the end of them the end of its work."""
+"""The watchdog's program: each byte it reads is a sign of life, and it ends when its input is closed."""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ class Failed:
     reason: str
     trace: str | None = None
     lacked_memory: bool = False
-    """Others may have had it: where no other run is at work, it may suffice."""
+    """Other runs may have used up the memory: alone on the machine, this run may have enough."""
 
 
 Outcome = list[Record] | Failed

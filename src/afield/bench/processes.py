@@ -25,7 +25,7 @@ class Died:
 
     reason: str
     by_signal: bool
-    """As by the system when memory runs out, or by a person: another try may succeed."""
+    """Whether a signal killed it, from the system when memory runs out, or from a person: a new try may succeed."""
 
 
 class Worker:
@@ -49,7 +49,7 @@ class Worker:
             self.connection.send(parcel(job, folder))
 
     def receive(self) -> Outcome | Died | None:
-        """What it has to say: the outcome of its job, or None, which is a sign of life; or that it has died."""
+        """Its next message: the outcome of its job, None as a sign of life, or that the process has died."""
         try:
             message: Outcome | None = self.connection.recv()
         except (EOFError, ConnectionError):

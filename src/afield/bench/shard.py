@@ -16,7 +16,7 @@ class Shard:
     count: int
 
     def of(self, jobs: Sequence[Job]) -> list[Job]:
-        """Its jobs. Of all jobs, recorded or not: so no job is in two shards, whenever each of them is started."""
+        """Its jobs, out of all jobs, recorded or not: so no job is in two shards, whenever each of them is started."""
         return list(jobs[self.number - 1 :: self.count])
 
     @property
@@ -25,7 +25,7 @@ class Shard:
         return f"shard-{self.number}-of-{self.count}"
 
     def divides_like(self, folder: str) -> bool:
-        """Whether the folder of a shard is of the same division, with which it has no job in common."""
+        """Whether a shard's folder is of the same division, so that the two shards share no job."""
         return folder.endswith(f"-of-{self.count}")
 
     def __str__(self) -> str:

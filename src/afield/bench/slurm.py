@@ -15,7 +15,7 @@ from afield.files import write_whole
 from afield.results.folder import RunFolder
 
 SECONDS_BEFORE_THE_END = 120
-"""So long before a task's time is up it is told to stop, and saves where its runs stand."""
+"""How long before its time is up a task is told to stop, so that its runs can save checkpoints."""
 
 
 @dataclass(frozen=True)

@@ -20,14 +20,14 @@ from afield.config.options import MethodOptions
 # What a class of options may import; anything else might import torch.
 LIGHT = ("typing", "collections", "enum", "math", "functools", "pydantic", "afield.config")
 FILE_MODULE = "afield_file_"
-"""How the name of a module begins that a file given by its path was executed as."""
+"""The beginning of the module names under which files given by path are executed."""
 MAIN = ("__main__", "__mp_main__")
 """A script or a notebook, here and in the processes that it starts."""
 
 
 @dataclass(frozen=True)
 class Origin:
-    """Where the class of a method is that is not part of afield."""
+    """Where the class of a method that is not part of afield is defined."""
 
     module: str
     name: str
@@ -42,7 +42,7 @@ class Origin:
 
     @property
     def place(self) -> str:
-        """What may register the same name again: the file or, where there is none, the module."""
+        """The file or, where there is none, the module: only from there may the same name be registered again."""
         return str(Path(self.file).resolve()) if self.file else self.module
 
     @property

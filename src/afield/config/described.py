@@ -1,4 +1,4 @@
-"""Options in words: what each does, which values it takes, and what it is if nobody says."""
+"""Options in words: what each does, which values it takes, and its default."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -23,7 +23,7 @@ from afield.files import check_regular
 
 HOW = "decorate a subclass of afield.Method with @afield.register_method"
 MOST_CHARACTERS = 300
-"""Of an error that a user's file raises."""
+"""How much of an error that a user's file raises is shown."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ _executed: dict[str, _Executed] = {}
 
 
 def is_reference(text: str) -> bool:
-    """Whether a text says where a method is, and not what it is called."""
+    """Whether a text is a reference to a method's place, not a method's name."""
     return _is_path(text) or ":" in text
 
 

@@ -5,7 +5,7 @@ from typing import Literal
 from afield.errors import AfieldError, unknown
 
 ScoredSelector = Literal["source-val", "information", "entropy", "snd", "nuclear", "dev", "ensemble"]
-"""They choose the best evaluation by a score that needs no label of the target."""
+"""Selectors that choose the evaluation with the best score, where no score needs a label of the target."""
 Selector = Literal["last", "source-val", "information", "entropy", "snd", "nuclear", "dev", "ensemble"]
 
 MEANINGS: dict[str, str] = {

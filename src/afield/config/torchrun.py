@@ -30,7 +30,7 @@ class Torchrun:
         return self.processes // self.devices
 
     def layer(self, given: list[Values]) -> Values:
-        """The layer of a config that says so. Raise where the layers of the user's say otherwise."""
+        """The layer of a config with these numbers. Raise if the user's layers have others."""
         there, asked = {"devices": self.devices, "nodes": self.nodes}, merge(*given)["training"]
         for key, count in there.items():
             if asked.get(key, count) != count:
@@ -52,6 +52,6 @@ def torchrun() -> Torchrun | None:
 
 
 def leads() -> bool:
-    """Whether this process speaks for all that torchrun has started; one that it has not started does."""
+    """Whether this process prints for all that torchrun has started; always true without torchrun."""
     world = torchrun()
     return world is None or world.rank == 0

@@ -84,7 +84,7 @@ class Batch:
 
 
 class Order:
-    """In which order the images of each domain are seen: a function of seed, domain and step, without any state.
+    """The order in which the images of each domain are seen: a function of seed, domain and step, without state.
 
     Every domain is walked in its own shuffled order, reshuffled when it ends, so that each image of a domain is seen
     once before any is seen twice.
@@ -160,12 +160,12 @@ class BatchStream:
         self.step += batches
 
     def draw(self) -> Batch:
-        """The device's part of a batch. After `prepare`, as often as it was told."""
+        """The device's part of a batch. Call it as often after `prepare` as that was told."""
         images, label_picks = self.arrivals.draw()
         return self._batch(self.normalise(images.permute(0, 3, 1, 2)), self.labels[label_picks])
 
     def still(self, per_domain: int) -> Batch:
-        """Images of every domain, not augmented: so many, or as many as the smallest has; the same at every step."""
+        """`per_domain` images of each domain, or as many as the smallest has, not augmented; the same at every step."""
         count = min(per_domain, *self.order.sizes)
         picks = [self.order.epoch(domain, 0)[:count] for domain in range(len(self.splits))]
         pixels = [images.read(pick.numpy()) for images, pick in zip(self.splits, picks, strict=True)]

@@ -18,7 +18,7 @@ Arrays = dict[str, NDArray[Any]]
 
 _DIGEST = "sha256"
 SECONDS_OF_A_DAY = 24 * 60 * 60
-"""What is still half-written then was left by a kill: nothing takes so long to write."""
+"""Half-written files older than this were left by a kill: nothing takes so long to write."""
 
 
 def cache_folder() -> Path:

@@ -22,7 +22,7 @@ from afield.data.pixels import UnreadableImageError, open_image, to_rgb, upright
 from afield.errors import AfieldError
 
 PER_REQUEST = 8
-"""Images. Fewer, and this process is busy with messages; more, and a batch waits for a few processes."""
+"""Images per request. With fewer, this process is busy with messages; with more, a batch waits for a few processes."""
 
 
 class Sources(Protocol):

@@ -90,7 +90,7 @@ class Domain:
 
     @property
     def as_source(self) -> "Domain":
-        """The domain as it tests what has learned from it: on held-out images, also where a target has all of them."""
+        """The domain as it tests a model that learned from it: on held-out images, even if a target has all of them."""
         if not self.tested_whole:
             return self
         assert self.validation is not None
@@ -132,7 +132,7 @@ class DomainSet:
         return sides.pop() if len(sides) == 1 else None
 
     def with_sources(self, names: Collection[str]) -> "DomainSet":
-        """The same data set as it tests a model whose sources were these: never on images it learned from."""
+        """The same data set to test a model with these sources: never on images that it learned from."""
         domains = {name: domain.as_source if name in names else domain for name, domain in self.domains.items()}
         return replace(self, domains=domains)
 

@@ -1,4 +1,4 @@
-"""What every kind of source gives: images by name, domain, label and split, listed before any of them is read."""
+"""What every kind of data gives: images by name, domain, label and split, listed before any of them is read."""
 
 import hashlib
 import os
@@ -59,7 +59,7 @@ class Listing:
     origin: str
     """Where they lie, in words."""
     hint: str
-    """What an error in how they are arranged should remind of."""
+    """What an error about their arrangement reminds the user of."""
     notes: tuple[str, ...] = ()
 
     def fingerprint(self) -> str:
@@ -71,7 +71,7 @@ class Listing:
 
 
 def stamp(*parts: object) -> str:
-    """One short word for all that tells whether a content is still the same."""
+    """One short word made of everything that tells whether a content is still the same."""
     return hashlib.blake2b(repr(parts).encode(), digest_size=10).hexdigest()
 
 

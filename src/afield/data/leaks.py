@@ -1,4 +1,4 @@
-"""Images that occur more than once, where that makes a figure too good or a label doubtful."""
+"""Images that occur more than once, so that an accuracy may be too high or a label is doubtful."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations

@@ -26,5 +26,5 @@ class Normalise(nn.Module):
         return torch.addcmul(self.shift, images.float(), self.scale).contiguous(memory_format=torch.channels_last)
 
     def undo(self, images: Tensor) -> Tensor:
-        """What was normalised, as float in 0..1 again."""
+        """Normalised images back to float in 0..1."""
         return ((images - self.shift) / self.scale).clamp(0, 1)

@@ -32,7 +32,7 @@ GIGABYTE = 10**9
 SAVE_EVERY = 4096  # images
 SHARE_OF_FREE_DISK = 0.8
 MOST_MAPPED = 32 * 2**20
-"""Bytes. Mapped pages count as this process's memory until it lets them go, which it does after reading so many."""
+"""Bytes after which mapped pages are released: until then they count as this process's memory."""
 
 
 class PackedImages(Images):

@@ -22,7 +22,7 @@ PIXELS_VERSION = 1
 MOST_PIXELS = 100_000_000
 """A larger image is refused: it may be small on disk and take gigabytes decoded."""
 PIXELS_AT_A_TIME = 4_000_000
-"""Are converted to RGB: a conversion may take tens of bytes per pixel."""
+"""How many are converted to RGB at a time: a conversion may take tens of bytes per pixel."""
 
 ORIENTATION = 0x0112
 TURNS = {

@@ -1,4 +1,4 @@
-"""What the network's input looks like."""
+"""How images are prepared for the network."""
 
 from dataclasses import dataclass
 from typing import Annotated

@@ -71,10 +71,10 @@ def _probe(sources: Sources, numbers: Sequence[int], workers: int) -> Iterator[t
 
 
 class Bar(Protocol):
-    """What shows how far it is."""
+    """A progress bar."""
 
     def advance(self, count: int) -> None:
-        """So many images further."""
+        """Move on by so many images."""
 
 
 class _NoBar:

@@ -36,7 +36,7 @@ def builders() -> dict[str, Builder]:
 
 
 def data_folder() -> Path:
-    """Where data sets lie that are not embedded: the environment variable AFIELD_DATA, or else `data` right here."""
+    """The folder of all data sets that are not embedded: AFIELD_DATA, or else `data` in the current folder."""
     return Path(os.environ.get("AFIELD_DATA") or "data")
 
 

@@ -61,7 +61,7 @@ def _as_given(domain: str, numbers: Sequence[int], entries: Sequence[ImageEntry]
 def _held_out(
     domain: str, numbers: Sequence[int], entries: Sequence[ImageEntry], probes: Sequence[Probe], share: float
 ) -> set[int]:
-    """A share of each class, chosen by nothing but contents: the first by digest. Equal images stay together."""
+    """A share of each class, chosen by the images' contents alone: the first by digest. Equal images stay together."""
     labels_of: dict[str, set[str]] = {}
     by_class: dict[str, dict[str, list[int]]] = {}
     for number in numbers:

@@ -1,8 +1,8 @@
 """Strong views: an image changed as far as its class allows, to learn that a prediction should not change with it.
 
-RandAugment (Cubuk et al. 2020, arXiv 1909.13719) as DAEL's authors have it: two changes out of fifteen, one of which is
-none. Each is made with probability 0.6, by a random amount. torchvision's transform draws one set of numbers for a
-whole batch; here each image has its own, drawn on the device, without the host.
+RandAugment (Cubuk et al. 2020, arXiv 1909.13719) as DAEL's authors have it: two changes, drawn from fifteen, one of
+which changes nothing. Each is made with probability 0.6, by a random amount. torchvision's transform draws one set of
+numbers for a whole batch; here each image has its own, drawn on the device, without the host.
 
 Differences from the usual order: an image is moved once, by both changes if both move it, and recoloured after that.
 """

@@ -1,4 +1,4 @@
-"""Classification by the prototypes of other domains: what makes a class the same thing in all of them."""
+"""Classification by the class prototypes of the other domains, which makes a class alike in all domains."""
 
 import torch
 from torch import Tensor

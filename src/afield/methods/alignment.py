@@ -107,7 +107,7 @@ class Alignment(nn.Module):
         return losses
 
     def watch(self, f: Tensor, pool: Pool) -> Tensor:
-        """f, the pooled feature that C reads: how hard C's losses pull at it will be known after a backward pass."""
+        """f, the pooled feature that C reads; the backward pass then measures how hard C's losses pull at it."""
         # The gradient by a map is that by the pooled cells, divided by the cells' sizes; that of `forward` is by the
         # mean of the whole map. The factor makes their lengths on the map comparable.
         rows, columns = pool.grid

@@ -102,7 +102,7 @@ class FAROptions(AlignmentOptions):
 
 
 class Seen(NamedTuple):
-    """What the losses read of images: pool(F), A's mean over positions, f+, and C's scores of f+, f and f-."""
+    """What the losses read: pool(F), A's mean over positions, f+, and C's scores of f+, f and f-."""
 
     whole: Tensor
     aligned_mean: Tensor
@@ -202,7 +202,7 @@ class FAR(Method):
         options, measure = self.options, entropy if self.options.dre_measure == "entropy" else class_confusion
         if options.dre_reference == "detached":
             reference = reference.detach()
-        if measure is class_confusion and batch.has_target:  # what a source confuses, cross-entropy knows
+        if measure is class_confusion and batch.has_target:  # on the sources, cross-entropy already acts on confusion
             enhanced, reference, contaminated = (batch.split(each)[1] for each in (enhanced, reference, contaminated))
         match options.dre:
             case "plus":
@@ -218,7 +218,7 @@ class FAR(Method):
         return ranking
 
     def prototypes(self, seen: Seen, batch: Batch) -> Tensor:
-        """f+ against the classes of other domains; a target image has the class that C is sure of."""
+        """The prototype loss of f+; where C is sure of a target image's class, that is its class."""
         said = at_least_float32(seen.enhanced.detach()).softmax(dim=1)
         labels, target = one_hot(batch.labels, said.shape[1]).to(said.dtype), batch.split(said)[1]
         confidence, guessed = target.max(dim=1)

@@ -46,7 +46,7 @@ class Inspection:
     gates: dict[str, Tensor] = field(default_factory=dict)
 
     def first(self, count: int) -> "Inspection":
-        """The same of so many images, from the front."""
+        """The inspection of the first images only."""
         views, gates = ({name: each[:count] for name, each in of.items()} for of in (self.views, self.gates))
         return Inspection(self.scores[:count], views, gates)
 
@@ -104,11 +104,11 @@ class Method(nn.Module):
         return scores
 
     def learning(self) -> Mapping[str, Learning]:
-        """How parts learn that do not learn as the config says, by the part's name, such as "discriminator".
+        """How parts learn that do not learn as the config says, by a part's name, such as "discriminator".
 
         Of parts within parts the smallest counts: "classifier.2" before "classifier". The loop asks at the start of
-        every phase, of which `phase` is then the number, and before training for all of them. What a method itself
-        has told to ask for no gradient never learns.
+        every phase, of which `phase` is then the number, and before training for all of them. A parameter whose
+        `requires_grad` the method itself has set to False never learns.
         """
         return {}
 

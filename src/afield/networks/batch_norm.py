@@ -105,7 +105,7 @@ def let_go(part: nn.Module) -> None:
 
 
 class _Still:
-    """What a part does that is told to train and must not."""
+    """The `train` method of a part that stands still: it stays in evaluation mode."""
 
     def __init__(self, part: nn.Module) -> None:
         self.part = part
@@ -121,7 +121,7 @@ class _Divided:
         self.norm, self.layout = norm, layout
         self.whole: Pass = norm.forward
         self.by_parts: Callable[[Tensor, list[int]], Tensor] | None = getattr(norm, "forward_parts", None)
-        """How the layer itself passes parts, where it can do better than one after the other."""
+        """The layer's own forward pass over all parts at once, if it has one; else parts pass one after the other."""
 
     def __call__(self, x: Tensor) -> Tensor:
         sizes = self.layout.divide(len(x)) if self.norm.training else []

@@ -29,7 +29,7 @@ SPREAD_CHANNELS = 64
 SHARE_VALUES, SHARE_CHANNELS = 8, 32
 """The same in the gradient of the weights, where each value has five sums under way."""
 PROGRAMS = 2048
-"""At most, in that gradient."""
+"""The most programs in that gradient."""
 SIDES, STRIDES = (3, 5), (1, 2)
 
 

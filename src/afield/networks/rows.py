@@ -27,7 +27,7 @@ class Part:
         return torch.cat([values[start : start + self.share] for start in starts])  # which keeps channels last
 
     def gather(self, values: Tensor) -> Tensor:
-        """Values of all processes, in the order of the whole batch. Knows nothing of gradients."""
+        """Values of all processes, in the order of the whole batch. No gradients pass."""
         channels_last = values.ndim == 4 and values.is_contiguous(memory_format=torch.channels_last)
         found = from_all(values.permute(0, 2, 3, 1) if channels_last else values, self.count)
         whole = found.view(self.count, -1, self.share, *found.shape[2:]).transpose(0, 1).flatten(0, 2)
@@ -35,7 +35,7 @@ class Part:
 
 
 def from_all(values: Tensor, processes: int) -> Tensor:
-    """Values (rows, ...) of every process, all of one shape: (processes, rows, ...). Knows nothing of gradients."""
+    """Values (rows, ...) of every process, all of one shape: (processes, rows, ...). No gradients pass."""
     values = values.contiguous()
     found = values.new_empty((processes * len(values), *values.shape[1:]))
     torch.distributed.all_gather_into_tensor(found, values)

@@ -1,4 +1,4 @@
-"""Shapes without values."""
+"""Copies of modules on the meta device, which have shapes but no values."""
 
 from copy import deepcopy
 from typing import Any

@@ -11,7 +11,7 @@ PREFIXES = ("backbone", "module", "model", "network", "net", "_orig_mod")
 HEADS = ("fc", "_fc", "classifier", "head", "heads", "head_dist", "last_linear", "AuxLogits", "aux")
 """What the classifiers of networks are called."""
 MOST_BLOCKS = 32
-"""Of a stage of a RegNet; the largest has 17."""
+"""The most blocks in a stage of a RegNet; the largest has 17."""
 PARTS = ("weight", "bias", "running_mean", "running_var")
 
 # torchvision's name of a tensor to timm's. Order alone would not do: their layers are not listed in one order.

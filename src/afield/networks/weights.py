@@ -28,7 +28,7 @@ NESTS = ("state_dict", "model_state_dict", "model", "model_ema", "state_dict_ema
 OWN_NEST = "/model/"
 """What a checkpoint of afield has before the names of a method's tensors."""
 DERIVED = ("num_batches_tracked", "attn_mask", "relative_coords_table")
-"""What a network counts or makes for itself."""
+"""Tensors that a network counts or computes for itself, so that a file need not have them."""
 MOST_NAMED = 3
 
 
@@ -130,7 +130,7 @@ def _needed(network: nn.Module, image_size: int) -> frozenset[str]:
 
 
 def _differences(tensors: Tensors, network: nn.Module, needed: frozenset[str]) -> dict[str, list[str]]:
-    """What keeps tensors from being the network's, by the kind of difference."""
+    """How the tensors differ from the network's, by kind of difference."""
     own = network.state_dict()
     there = [name for name in own if name in needed and name in tensors]
     shapes = {name: (tuple(tensors[name].shape), tuple(own[name].shape)) for name in there}

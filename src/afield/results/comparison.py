@@ -7,7 +7,7 @@ from typing import Any
 from afield.results.rows import Row, Table
 
 LEAST_SEEDS = 3
-"""The t-test is made of no fewer: two seeds that happen to agree would make it sure of anything."""
+"""The t-test needs at least so many seeds: two that happen to agree would make any gain look certain."""
 LEAST_PAIRS = 6
 """Of fewer pairs Wilcoxon's test never gives p < 0.05: five that all have one sign have 2 / 2^5 = 0.06."""
 DIGITS = 9
@@ -26,7 +26,7 @@ class Verdict:
     method: str
     n: int
     of: str
-    """What there are n of: seeds, or pairs of runs."""
+    """What n counts: seeds, or pairs of runs."""
     p: float | None
     """Two-sided; None if there is none."""
     why_not: str = ""

@@ -42,7 +42,7 @@ class RunFolder:
 
     @property
     def candidates(self) -> list[Path]:
-        """All of these."""
+        """All checkpoints that `ensemble` may come to choose."""
         return sorted(self.path.glob(f"{CANDIDATE}[0-9]*.ckpt"))
 
     @property
@@ -132,7 +132,7 @@ class RunFolder:
 
     @property
     def logger_ids(self) -> dict[str, str]:
-        """Under which names loggers know this run, by logger. A damaged file is as none."""
+        """The identifiers that loggers have given this run, by logger. A damaged file counts as missing."""
         try:
             found = json.loads(self.loggers.read_text("utf-8"))
             return {name: one for name, one in found.items() if isinstance(one, str) and re.fullmatch(r"\w+", one)}

@@ -53,7 +53,7 @@ def column_cells(column: Sequence[Summary]) -> list[str]:
 
 
 def italic(text: str) -> str:
-    """What is not ours."""
+    """A figure of others, in italics."""
     return DASH if text == "-" else rf"\textit{{{escaped(text)}}}"
 
 

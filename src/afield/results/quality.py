@@ -1,4 +1,4 @@
-"""How good predictions are beyond their accuracy: class by class, and whether their probabilities can be believed."""
+"""The quality of predictions beyond their accuracy: class by class, and the calibration of their probabilities."""
 
 from typing import Any
 

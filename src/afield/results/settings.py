@@ -18,9 +18,9 @@ NO_MATTER = {
 
 
 SAID = {"training.lr": "rate"}
-"""What a row's label calls a setting that it says."""
+"""By a setting's key, the word with which a row's label may name the setting, as in `far, rate 0.02`."""
 
-LARGEST = 2**53  # of the whole numbers that are all floats too
+LARGEST = 2**53  # up to here, every whole number is a float too
 
 
 def usual_settings(preset: str, method: str, protocol: Protocol | None) -> dict[str, str]:
@@ -48,7 +48,7 @@ def unusual_settings(config: Values, protocol: Protocol | None) -> dict[str, str
 
 
 def is_said(label: str, key: str, value: str) -> bool:
-    """Whether a label already says a setting, as `far, rate 0.02` does."""
+    """Whether a label already names a setting, as `far, rate 0.02` does."""
     return key in SAID and f"{SAID[key]} {value}" in label.split(", ")
 
 

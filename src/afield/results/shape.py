@@ -9,7 +9,7 @@ MISSING: Any = None
 
 
 class Shape(BaseModel):
-    """Every kind of value is what it says: no text for a number, and no number that is none."""
+    """Strict types: no text in place of a number, and neither NaN nor infinity."""
 
     model_config = ConfigDict(strict=True, allow_inf_nan=False)
 

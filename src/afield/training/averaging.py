@@ -1,4 +1,4 @@
-"""An average of the weights over the steps, beside those that are trained: evaluations and predictions are by it.
+"""An average of the weights over the steps, beside those that are trained; evaluations and predictions use it.
 
     moving     sum_i d^(n-i) w_i / sum_i d^(n-i)     w_i the weights after step i of n, d the decay
     uniform    sum_i w_i / n                         SWA (Izmailov et al. 2018, arXiv 1803.05407)
@@ -30,9 +30,9 @@ class WeightAverage:
     def __init__(self, method: nn.Module, options: TrainingOptions) -> None:
         self.options = options
         self.first = round(options.average_from * options.steps)
-        """Steps that are not part of the average."""
+        """The number of steps before averaging begins, which are not part of the average."""
         self.count = 0
-        """Steps that are."""
+        """The number of steps in the average."""
         self.live = averaged_tensors(method) if options.average != "none" else {}
         self.held = {name: tensor.detach().clone() for name, tensor in self.live.items()}
         """The average; while it is in place, the weights that are trained."""

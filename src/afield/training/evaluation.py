@@ -23,7 +23,7 @@ MOST_IMAGES, LEAST_IMAGES = 500, 64
 Result = dict[str, Any]
 View = LabelledView | UnlabelledView
 Watch = Callable[[View, int, Tensor], None]
-"""Is shown the class probabilities of some images of a view, and where in it they begin."""
+"""A function that is given the class probabilities of some images of a view, and the index of the first."""
 
 
 class Evaluator:
@@ -43,10 +43,10 @@ class Evaluator:
         self.label_free = LabelFreeScores(task, views.sources, self.measure.normalise, device, self.measure.chunk)
 
     def __call__(self, method: Method) -> dict[str, Any]:
-        """`sources`; apart from them, since it looks at labels training never sees, `target`; and `unlabelled`.
+        """`sources`; `target`, kept apart because it uses labels that training never sees; and `unlabelled`.
 
-        The last is what may be known of the target, and chosen by, without labels: scores of the predictions on its
-        training images. In DG, where there are none, it is empty.
+        The last has scores that need no labels, which selectors may use: of the predictions on the target's training
+        images. In DG, where there are none, it is empty.
         """
         results = self.measure(method)
         for result in results.values():

@@ -1,4 +1,4 @@
-"""The host's memory while a network runs on a CPU: what a step has freed stays with the process for the next step.
+"""The host's memory while a network runs on a CPU: memory that a step frees is kept for the next step.
 
 By default glibc takes a block from the system for each large tensor and gives it back when the tensor is freed. The
 system clears every page of it anew, which can take half of a step on photographs (docs/speed.md).

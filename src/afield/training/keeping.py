@@ -35,7 +35,7 @@ class Keeper:
             link(self.folder.candidate(select(history, "ensemble")["step"]), self.folder.checkpoint("ensemble"))
 
     def saved(self, history: Sequence[Record]) -> None:
-        """Remove candidates that can no longer be chosen: a resumed run does not go back behind this step."""
+        """Remove candidates that can no longer be chosen: a resumed run does not go back to before this step."""
         if self.ensemble and history:
             needed = {self.folder.candidate(evaluation["step"]) for evaluation in undominated(history)}
             self._remove(set(self.folder.candidates) - needed)
@@ -50,7 +50,7 @@ class Keeper:
 
 
 def undominated(history: Sequence[Record]) -> list[Record]:
-    """The evaluations than which no other is as good by every score of the ensemble; of equal ones the earliest."""
+    """The evaluations that no other equals or beats by every score of the ensemble; of equal ones, the earliest."""
     points = list(zip(*(scores(history, name) for name in SCORES), strict=True))
     return [
         evaluation

@@ -27,7 +27,7 @@ from afield.training.scores import (
 
 MOST_OF_TARGET, MOST_OF_SOURCES, MOST_HELD_OUT = 1000, 500, 1000
 DECIMALS = 6
-"""So that the last bits of a sum, which may depend on where in memory it is taken, are not recorded."""
+"""Scores are rounded to so many: the last bits of a sum may depend on where in memory it is computed."""
 Scores = dict[str, float | int | str]
 View = TypeVar("View", LabelledView, UnlabelledView)
 

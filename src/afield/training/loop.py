@@ -131,7 +131,7 @@ class Loop:
 
     @property
     def leads(self) -> bool:
-        """Of several processes the first evaluates, records, saves and shows."""
+        """Whether this is the first process: it alone evaluates, records, saves and shows."""
         return self.fabric.global_rank == 0
 
     def run(self) -> None:
@@ -144,7 +144,7 @@ class Loop:
 
     @contextmanager
     def _listened(self) -> Iterator[None]:
-        """Callbacks hear of the beginning and of the end, however it comes."""
+        """Tell callbacks when training begins and when it ends, for whatever reason."""
         config = deepcopy(self.setup.config)
         self.listeners.started(RunStart(self.folder.path, config, self.step, self.options.steps, self.shown))
         try:
@@ -239,11 +239,11 @@ class Loop:
             self._save(self.folder.last)
 
     def _at(self, every: int) -> bool:
-        """Whether something done every so many steps is due; at the last step everything is."""
+        """Whether something that is done every so many steps is due now; at the last step it always is."""
         return self.step % every == 0 or self.step == self.options.steps
 
     def _stops(self, history: list[Record]) -> bool:
-        """Whether so many evaluations have brought none that is better that training ends before its last step."""
+        """Whether to end before the last step: the last `patience` evaluations were not better than an earlier one."""
         patience, selector = self.options.patience, self.options.stop_by
         return bool(patience and history) and evaluations_since_best(history, selector) >= patience
 
@@ -278,7 +278,7 @@ class Loop:
         )
 
     def _prepare_evaluation(self) -> dict[str, float]:
-        """What all processes do: average the losses since the last time, and fit what descent does not learn."""
+        """The part of all processes: average the losses since the last time, and solve for what is not trained."""
         losses = self.training.take_mean_losses()
         with self.average.in_place():
             self.method.before_evaluation(self.stream.still)
@@ -310,7 +310,7 @@ class Loop:
             if self.folder.holds_run:
                 self.folder.clear()
             self.folder.path.mkdir(parents=True, exist_ok=True)
-            rewrite_records(self.folder.records, [header])  # first, since a run is known by its records
+            rewrite_records(self.folder.records, [header])  # first, because a run is recognised by its records
             write_whole(self.folder.config, tomli_w.dumps(self.setup.config))
             self._save(self.folder.last)
         self.fabric.barrier()

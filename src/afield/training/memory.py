@@ -1,4 +1,4 @@
-"""Too little memory is a thing a user can mend: say so in one line."""
+"""Running out of memory, which a user can mend, as an error of one line."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -25,7 +25,7 @@ class Kind(NamedTuple):
 
     optimiser: OptimiserName
     rate: float
-    """A multiple of the learning rate."""
+    """The group's learning rate, as a multiple of the config's."""
     weight_decay: float
     betas: tuple[float, float] | None
     """None where the optimiser has none."""

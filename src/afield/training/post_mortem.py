@@ -18,7 +18,7 @@ class DivergedError(AfieldError):
 
     def __init__(self, reason: str, advice: str) -> None:
         self.reason = reason
-        """What has happened, for where the run's folder does not stay."""
+        """What has happened, without the paths: for a benchmark, whose run's folder does not stay."""
         super().__init__(f"{reason}; {advice}")
 
 

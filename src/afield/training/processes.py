@@ -148,7 +148,7 @@ def children_told() -> Iterator[None]:
 
 
 def starter() -> int:
-    """The process that has started this one: of a child of Python's own also if it is gone already."""
+    """The process that started this one; for a child that Python started, even if it has ended already."""
     parent = multiprocessing.parent_process()
     return os.getppid() if parent is None or parent.pid is None else parent.pid
 

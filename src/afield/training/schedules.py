@@ -1,4 +1,4 @@
-"""Learning rate and adaptation weight as pure functions of the step: a resumed run needs no state for them.
+"""Learning rate and adaptation weight as pure functions of the step, so that a resumed run needs no state for them.
 
 Each phase of a method goes through the whole schedule and the whole ramp.
 """

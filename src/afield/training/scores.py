@@ -55,7 +55,7 @@ def density_ratios(source: Vectors, target: Vectors, wanted: Vectors) -> Vectors
     domains = np.repeat([0, 1], [len(source), len(target)])
     regression = make_pipeline(StandardScaler(), LogisticRegression(C=REGULARISATION))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # near enough: it is regularised
+        warnings.simplefilter("ignore", ConvergenceWarning)  # need not converge further: it is regularised
         regression.fit(np.concatenate((source, target)), domains)
     is_target = regression.predict_proba(wanted)[:, 1].clip(LEAST_PROBABILITY, 1 - LEAST_PROBABILITY)
     ratios: Vectors = len(source) / len(target) * is_target / (1 - is_target)

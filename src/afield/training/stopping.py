@@ -38,7 +38,7 @@ class HeldSignals:
         self._act()
 
     def deliver(self) -> None:
-        """Act on the signal now. If this process lives on, as one with a handler of its own may, the next is held."""
+        """Act on the signal now. If the process survives it, by a handler of its own, the next signal is held again."""
         self._let_go()
         self._act()
         self._hold()

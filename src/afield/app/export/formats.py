@@ -1,4 +1,4 @@
-"""The formats of an exported model, and what can be known to be wrong before torch is imported."""
+"""The formats of an exported model, and the checks that need no torch."""
 
 from importlib.util import find_spec
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""An ONNX file with whole numbers of eight bits in place of floats, and what that costs in accuracy."""
+"""Quantise an ONNX file to 8-bit integers, and measure what that costs in accuracy."""
 
 import logging
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ from afield.data.task import LabelledView, UnlabelledView, make_task
 from afield.errors import AfieldError
 
 WEIGHED = ["Conv", "Gemm", "MatMul"]
-"""The operations that have nearly all weights and time. The others are cheap, and gates lose by coarse steps."""
+"""The operations to quantise: they have nearly all weights and time. Others are cheap, and gates need fine values."""
 CALIBRATION_IMAGES = 256
 View = LabelledView | UnlabelledView
 
@@ -114,7 +114,7 @@ class _Calibration:
 
 
 def _pixels(views: tuple[View, ...], chunk: int) -> Iterator[Pixels]:
-    """Some images of each domain, from all over it."""
+    """Some images of each domain, evenly spread over it."""
     each = -(-CALIBRATION_IMAGES // len(views))
     for view in views:
         count = len(view.images)

@@ -1,4 +1,4 @@
-"""What is exported: from the pixels of square images to class probabilities, and what is said about it."""
+"""The network that is exported, from the pixels of square images to class probabilities, and its metadata."""
 
 import io
 import json
@@ -28,9 +28,9 @@ from afield.results.records import end_of, read_records
 INPUT, OUTPUT = "images", "probabilities"
 BATCHES = (1, 2, 5)
 MOST_DIFFERENCE = 1e-4
-"""In probability, between torch and what reads the file."""
+"""The largest allowed difference in a probability between torch and the program that reads the file."""
 ADVICE = re.compile(r"\s*[^.!?;]*\bTORCH(_LOGS|DYNAMO)\w*.*")
-"""How torch tells its developers to learn more: a sentence with its environment variables, and what follows."""
+"""Where torch's errors begin their advice to developers, about environment variables: it is cut off from there."""
 
 Pixels = NDArray[np.uint8]
 Probabilities = NDArray[np.float32]

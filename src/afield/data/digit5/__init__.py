@@ -1,4 +1,4 @@
-"""Digit-Five, real digits of five kinds, at the sizes Dassl uses; read from what its users have.
+"""Digit-Five: digits of five kinds, at the sizes Dassl uses; read from what its users have.
 
 Two data sets of the same images, which differ in how MNIST (28 x 28) and USPS (16 x 16) come to 32 x 32 pixels:
 
