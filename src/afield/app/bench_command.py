@@ -127,9 +127,7 @@ def write_script(
     if shards is None:
         raise AfieldError("the engine slurm needs a number of shards, such as --shards 8")
     patience = Patience.asked(given.get("--retries"), given.get("--stall"))
-    given = {
-        "--retries": patience.retries
-    } | given  # given explicitly, it makes every run of a task train in a process of its own
+    given = {"--retries": patience.retries} | given  # with it, each run of a task trains in a process of its own
     passed_on = ("--workers", "--retries", "--stall")
     words = [word for name in passed_on if name in given for word in (name, str(given[name]))]
     words += [word for selector in given.get("--keep", ()) for word in ("--keep", selector)]
