@@ -2,11 +2,13 @@
 
 Beside `far+` it shows what FAR adds to strong views. In UDA it has FixMatch's loss (Sohn et al. 2020, arXiv
 2001.07685), with the target's images as those without labels; in DG, cross-entropy on RandAugment's views beside the
-usual images.
+usual images. Pseudo-labels need FixMatch's confidence: with the lower one that FAR+ asks for, one class can take the
+whole target (docs/results.md, "The small network").
 """
 
 from typing import ClassVar
 
+from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
@@ -14,12 +16,20 @@ from afield import Batch, Losses, Method, MethodOptions, register_method
 from afield.methods.learned_views import RAMPED, ViewOptions, view_losses, with_views
 
 
+class BaselinePlusOptions(ViewOptions):
+    """Options of the baseline with strong views."""
+
+    threshold: float = Field(
+        0.95, ge=0, lt=1, description="probability from which on a pseudo-label is believed (far+: 0.7)"
+    )
+
+
 @register_method("baseline+", summary="the baseline, and strong views learned", reference="Sohn et al. 2020")
 class BaselinePlus(Method):
     """Cross-entropy on the sources, and on strong views."""
 
-    Options: ClassVar[type[MethodOptions]] = ViewOptions
-    options: ViewOptions
+    Options: ClassVar[type[MethodOptions]] = BaselinePlusOptions
+    options: BaselinePlusOptions
     pools_target = True
     ramped = RAMPED
 
