@@ -74,6 +74,28 @@ def test_sixteen_bits_are_scaled_and_not_cut_off():
     assert (square(floats, kind="TIFF") == 128).all()
 
 
+@pytest.mark.parametrize("oblong", ["squash", "crop", "pad"])
+def test_sixteen_bits_may_have_the_high_byte_first(monkeypatch, oblong):
+    monkeypatch.setattr("afield.data.pixels.PIXELS_AT_A_TIME", 100)  # as a large image: in strips
+    values = np.linspace(0, 65535, 600).reshape(20, 30).astype(np.uint16)
+    little = tiff_of(values, "<")
+    big = tiff_of(values, ">")
+    assert open_image(big).mode != open_image(little).mode
+    for side in (4, 20, 30):
+        assert (read_square(big, side, oblong) == read_square(little, side, oblong)).all()
+    assert examine(big)[1:] == (30, 20, "")
+
+
+def tiff_of(values: np.ndarray, order: str) -> bytes:
+    """A grey TIFF of sixteen bits by hand, for Pillow does not write one with the high byte first."""
+    height, width = values.shape
+    pixels = values.astype(f"{order}u2").tobytes()
+    tags = {256: width, 257: height, 258: 16, 259: 1, 262: 1, 273: 8, 277: 1, 278: height, 279: len(pixels)}
+    directory = b"".join(struct.pack(f"{order}HHII", tag, 4, 1, value) for tag, value in tags.items())
+    start = {"<": b"II", ">": b"MM"}[order] + struct.pack(f"{order}HI", 42, 8 + len(pixels))
+    return start + pixels + struct.pack(f"{order}H", len(tags)) + directory + bytes(4)
+
+
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_exif_turns_an_image_upright(orientation):
     """What a camera that was held that way has written comes out as what it saw: red, green above blue, white."""

@@ -175,7 +175,9 @@ def brightest(image: Image.Image) -> float:
             raise UnreadableImageError(f"float images hold values in 0..1, not {least:g}..{most:g}")
         return 1.0
     if image.mode.startswith("I"):
-        return 65535.0 if np.max(image.getextrema()) > 255 else 255.0
+        # Of sixteen bits with the high byte first, as ImageJ writes them, Pillow finds no extremes.
+        most = np.max(np.asarray(image) if image.mode == "I;16B" else image.getextrema())
+        return 65535.0 if most > 255 else 255.0
     return 255.0
 
 
