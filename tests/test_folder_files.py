@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from afield.data import probing
 from afield.errors import AfieldError
@@ -43,6 +44,14 @@ def test_unreadable_files_are_left_out_on_request(tmp_path):
     data = opened(folder, skip_bad=True)
     assert data.checksum() == before
     assert data.notes[0].startswith("left out: 4 images of 38 cannot be read: camera1/bus/bad.png (no image), ")
+
+
+def test_floats_that_are_no_fractions_are_found_with_the_unreadable_files(tmp_path):
+    folder = write_folder(tmp_path / "photos", CAMERAS)
+    before = opened(folder).checksum()
+    Image.fromarray(np.full((20, 20), 200, np.float32)).save(folder / "camera1" / "bus" / "floats.tif")
+    fails(folder, "1 image of 35 cannot be read: camera1/bus/floats.tif (float images hold", "--skip-bad")
+    assert opened(folder, skip_bad=True).checksum() == before
 
 
 def test_a_class_whose_only_images_were_left_out_is_no_class(tmp_path):
@@ -103,7 +112,8 @@ def test_a_bar_is_shown_to_a_person_with_many_images(tmp_path, monkeypatch, caps
 
 
 @pytest.mark.parametrize(
-    "damage", ["", "{", "[]", '{"format": 0}', '{"format": 1, "images": {"x": ["zz", 1]}}', "\xff"]
+    "damage",
+    ["", "{", "[]", '{"format": 0}', f'{{"format": {probing.FORMAT}, "images": {{"x": ["zz", 1]}}}}', "\xff"],
 )
 def test_a_damaged_memory_costs_only_time(tmp_path, own_cache, damage):
     folder = write_folder(tmp_path / "photos", CAMERAS)

@@ -18,7 +18,8 @@ from afield.files import remove_leftovers, write_whole
 
 IN_A_REQUEST = 32
 WORTH_A_BAR = 500
-FORMAT = 1
+FORMAT = 2
+"""Raise it with every change of what counts as readable: what an earlier version has seen is then looked at again."""
 
 
 def probe_all(sources: Sources, stamps: Sequence[str], place: str, workers: int = 0) -> list[Probe]:
