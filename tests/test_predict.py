@@ -124,6 +124,27 @@ def test_skipped_images_are_named_and_the_others_written_in_order(run, photos, c
     assert said.strip() == f"skipped 10 unreadable: {', '.join(map(str, words[1::2]))}"
 
 
+def test_the_images_of_a_folder_are_those_that_training_finds(run, photos, command, tmp_path):
+    folder = tmp_path / "photos"
+    (folder / "new").mkdir(parents=True)
+    (folder / "new" / "linked").symlink_to(photos)
+    (folder / "new" / "round").symlink_to(folder)
+    (folder / "new" / "._0.jpg").write_bytes(b"what a Mac writes beside 0.jpg")
+    (folder / ".trash").symlink_to(photos)
+    (folder / "new" / "notes.txt").write_text("no image")
+    code, shown, said = command(run.folder, folder)
+    assert (code, said) == (0, "")
+    found = [row["file"] for row in csv.DictReader(io.StringIO(shown))]
+    assert found == [f"{folder}/new/linked/{number}.png" for number in range(10)]
+    gone = folder / "gone.png"
+    gone.symlink_to("nowhere.png")
+    code, _, said = command(run.folder, folder)
+    assert (code, said) == (2, f"afield: no file {gone}\n")
+    code, shown, said = command(run.folder, folder, "--skip-bad")
+    assert (code, said) == (0, f"skipped 1 unreadable: {gone}\n")
+    assert len(shown.splitlines()) == 11
+
+
 def test_a_name_that_is_no_text_does_not_lose_the_predictions(tmp_path):
     predictions = [{"file": "\udcff.png", "class": "a, b", "probability": 0.5}]
     write_predictions(predictions, tmp_path / "p.csv")

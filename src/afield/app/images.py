@@ -1,6 +1,5 @@
 """From images in any form (files, PIL images, arrays, tensors) to what training would have seen."""
 
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,8 @@ from PIL import Image
 from torch import Tensor
 
 from afield.config.data import Oblong
-from afield.data.pixels import IMAGE_SUFFIXES, load_image, make_square, read_square
+from afield.data.folder import images_below
+from afield.data.pixels import load_image, make_square, read_square
 from afield.errors import AfieldError
 
 
@@ -21,7 +21,7 @@ def find_images(paths: Iterable[Path]) -> list[Path]:
     found: list[Path] = []
     for path in paths:
         if path.is_dir():
-            inside = sorted(p for p in _files_in(path) if p.suffix.lower() in IMAGE_SUFFIXES and p.is_file())
+            inside = images_below(path)
             if not inside:
                 raise AfieldError(f"no images in folder {path}")
             found += inside
@@ -30,16 +30,6 @@ def find_images(paths: Iterable[Path]) -> list[Path]:
         else:
             raise AfieldError(f"no file or folder {path}")
     return found
-
-
-def _files_in(folder: Path) -> Iterator[Path]:
-    """The files in a folder and in those inside it; one that may not be read is an error, not overlooked."""
-
-    def refuse(error: OSError) -> None:
-        raise AfieldError(f"cannot read folder {error.filename}: {error.strerror}") from error
-
-    for place, _, names in os.walk(folder, onerror=refuse):
-        yield from (Path(place, name) for name in names)
 
 
 def as_images(images: Any, size: int, oblong: Oblong = "squash") -> Iterator[Tensor]:

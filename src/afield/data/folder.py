@@ -66,6 +66,13 @@ def list_folder(folder: Path, read: Reading | None = None, layout: str = LAYOUT)
     return Listing(entries, files, stamps, root, f"image files in {folder}", layout, tuple(notes))
 
 
+def images_below(folder: Path) -> list[Path]:
+    """The image files in a folder and in those inside it, whatever these mean: the files that training would find."""
+    found: list[Found] = []
+    _search(str(folder), "", frozenset(), found, [])
+    return sorted(folder / each.name for each in found)
+
+
 def _search(root: str, inside: str, around: frozenset[tuple[int, int]], found: list[Found], empty: list[str]) -> bool:
     """Collect the images of one folder and of those in it; whether there are any."""
     folder = f"{root}/{inside}" if inside else root

@@ -69,7 +69,7 @@ def open_image(source: str | Path | bytes, least_side: int | None = None) -> Ima
     try:
         image = Image.open(io.BytesIO(source) if isinstance(source, bytes) else source)
     except FileNotFoundError as error:
-        raise AfieldError(f"no file {name.removeprefix('image ')}") from error
+        raise UnreadableImageError(f"no file {name.removeprefix('image ')}") from error
     except DAMAGE as error:
         raise _unreadable(name, error) from error
     load_image(image, name, least_side)
