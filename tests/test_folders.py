@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import unicodedata
 from pathlib import Path
 
 import numpy as np
@@ -270,6 +271,15 @@ def test_two_spellings_are_an_error_where_no_domain_has_both(tmp_path):
     fails(folder, "'Car' in camera1 and 'car' in camera2 look like one class; rename one")
     write_folder(folder, {"camera2": {"Car": 2}}, seed=1)
     assert opened(folder).classes == ("Car", "bus", "car")
+
+
+def test_one_name_in_two_encodings_is_not_two_classes(tmp_path):
+    one, other = (unicodedata.normalize(form, "café") for form in ("NFC", "NFD"))
+    write_folder(tmp_path, {"a": {one: 2, "car": 2}, "b": {other: 2, "car": 2}})
+    fails(
+        tmp_path, f"'{one}' in a", f"'{other}' in b", "look like one class: only their accents are encoded in two ways"
+    )
+    assert not look_like_one("café", "cafe")
 
 
 def test_a_name_that_is_nothing_gets_a_hint(tmp_path, monkeypatch):

@@ -73,13 +73,13 @@ def _check_spelling(labels: Labels) -> None:
         alike.setdefault(_plain(label)[0], []).append(label)
     for one, other in chain.from_iterable(combinations(group, 2) for group in alike.values()):
         if homes[one].isdisjoint(homes[other]) and look_like_one(one, other):
-            raise AfieldError(
-                f"'{one}' in {min(homes[one])} and '{other}' in {min(homes[other])} look like one class; rename one"
-            )
+            accents = ": only their accents are encoded in two ways" if _composed(one) == _composed(other) else ""
+            names = f"'{one}' in {min(homes[one])} and '{other}' in {min(homes[other])}"
+            raise AfieldError(f"{names} look like one class{accents}; rename one")
 
 
 def look_like_one(one: str, other: str) -> bool:
-    """Whether two names differ in nothing but letter case and separators, or in one slip of the pen.
+    """Whether two names differ in nothing but letter case, separators and encoding, or in one slip of the pen.
 
     Not in digits, which tell classes apart, and not in the first letter, where a slip is rare and meaning changes:
     typical and atypical.
@@ -95,7 +95,13 @@ def look_like_one(one: str, other: str) -> bool:
 
 
 def _plain(name: str) -> str:
+    name = _composed(name)
     return re.sub(r"[\s_\-]+", "", name).casefold() or name
+
+
+def _composed(name: str) -> str:
+    """With every accent in its letter. Folders from a Mac may have it beside the letter, which looks the same."""
+    return unicodedata.normalize("NFC", name)
 
 
 def _letters(name: str) -> int:
