@@ -178,6 +178,14 @@ def test_a_task_that_cannot_be_is_refused_once_and_before_training(words, messag
     check_refused(call, tmp_path / "c", dict(words), message)
 
 
+def test_sources_that_are_too_few_in_the_data_are_said_before_training(toy, tmp_path):
+    day, night = toy["day"].train, toy["night"].train
+    data = afield.from_arrays({"day": (day.images.array, day.labels), "night": (night.images.array, None)})
+    with pytest.raises(AfieldError, match="'far' needs at least 2 source domains, not 1"):
+        compare(data, "night", ["baseline", "far"], tmp_path / "c", steps=2, settings=SMALL, progress=False)
+    assert not (tmp_path / "c").exists()
+
+
 def test_the_command_prints_a_table_and_a_verdict_and_names_what_failed(compared, monkeypatch, capsys):
     out, found, _ = compared
     words = ["afield", "compare", "toy", "--target", "night", "--methods", "baseline,dann,far", "--out", str(out)]

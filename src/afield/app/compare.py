@@ -14,7 +14,7 @@ from afield.app.model import load
 from afield.app.show import empty_table
 from afield.app.side_by_side import Calls, train_side_by_side
 from afield.app.train import train
-from afield.config.catalogue import canonical_name
+from afield.config.catalogue import canonical_name, check_sources, find_entry
 from afield.config.data import OWN_PRESETS, TaskOptions
 from afield.data.domain import DomainSet
 from afield.data.open import open_data
@@ -66,7 +66,9 @@ def compare(
         config = check_early(layers, [])
         check_compared(config.task, target)
     domains = data if isinstance(data, DomainSet) else open_data(data_options(*layers))
-    check_task(domains, "uda", target, config.task.sources)
+    sources = check_task(domains, "uda", target, config.task.sources)
+    for name in names:
+        check_sources(find_entry(name), len(sources))
     check_labels(images, domains.classes)
     display, count = Display(progress), workers or usual_workers(asked.get("device"))
     if count > 1 and isinstance(data, str) and data in builders() and data not in OWN_PRESETS:
