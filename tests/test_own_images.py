@@ -216,6 +216,20 @@ def test_a_cache_that_cannot_be_written_is_one_line(tmp_path):
     assert result.stderr.count("\n") == 1
 
 
+def test_an_evaluation_says_that_the_images_have_changed_since_training(tmp_path, call_here):
+    both = {"bus": 6, "car": 6}
+    write_folder(tmp_path / "photos", {"a": both, "b": both})
+    words = ["--data", "photos", "--target", "b", "--method", "baseline", "--steps", 1]
+    assert call_here("train", *words, "--out", "run", *SET).returncode == 0
+    assert call_here("evaluate", "run").stderr == ""
+    write_folder(tmp_path / "photos", {"a": {"bus": 9}}, seed=1)
+    note = "has changed since run/last.ckpt was trained on it: test images may be among those it has learned from"
+    changed = call_here("evaluate", "run/last.ckpt")
+    assert (changed.returncode, changed.stderr) == (0, f"note: 'photos' {note}\n")
+    write_folder(tmp_path / "others", {"c": both, "d": both}, seed=2)
+    assert call_here("evaluate", "run", "--data", "others").stderr == ""
+
+
 def test_a_leak_is_named(tmp_path):
     both = {"bus": 4, "car": 4}
     write_folder(tmp_path / "photos", {"a": both, "b": both})

@@ -19,6 +19,7 @@ from afield.data.task import LabelledView, UnlabelledView
 from afield.errors import AfieldError
 from afield.files import making_folder
 from afield.methods.registry import AnyMethod
+from afield.results.folder import RunFolder, first_event
 from afield.results.quality import Quality
 from afield.training.devices import best_device
 from afield.training.evaluation import Measure, View
@@ -36,6 +37,8 @@ class Evaluation:
     mistakes: list[Mistake]
     data: DomainSet
     """What was tested on: the `test` of each domain has the images that the results and the mistakes are about."""
+    note: str = ""
+    """What may make the results too good."""
 
 
 class Examiner:
@@ -75,9 +78,12 @@ def evaluate_checkpoint(
     Of a domain that was a source of the run, no image it was trained on is among them.
     """
     model = load(checkpoint, selector=selector, method=method)
+    note = ""
     if not isinstance(data, DomainSet):
         options = model.config.data
+        own = data is None or data == options.name
         data = open_data(options if data is None else options.model_copy(update={"name": data}))
+        note = changed_since(checkpoint, data) if own else ""
     data = data.with_sources(model.sources)
     views = test_views(model, data, domains, checkpoint)
     device, console = best_device(), Console(stderr=True)
@@ -90,7 +96,20 @@ def evaluate_checkpoint(
         if name in examiner.qualities:
             del result["unlabelled"]
             result |= examiner.qualities[name].as_values(model.classes)
-    return Evaluation(results, examiner.mistakes, data)
+    return Evaluation(results, examiner.mistakes, data, note)
+
+
+def changed_since(checkpoint: Path, data: DomainSet) -> str:
+    """What to know where a run's data set has other images by now; as far as there are records of it."""
+    folder = RunFolder(checkpoint if checkpoint.is_dir() else checkpoint.parent)
+    protocol = first_event(folder.records).get("protocol") if folder.holds_run else None
+    trained_on = protocol.get("checksum") if isinstance(protocol, dict) else None
+    if trained_on is None or trained_on == data.checksum():
+        return ""
+    return (
+        f"'{data.name}' has changed since {checkpoint} was trained on it: "
+        "test images may be among those it has learned from"
+    )
 
 
 def write_errors(evaluation: Evaluation, file: Path) -> str:

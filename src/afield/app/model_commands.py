@@ -38,6 +38,8 @@ def evaluate(
     from afield.app.show import evaluation_tables
 
     evaluation = evaluate_checkpoint(checkpoint, data, domain, selector=selector, method=method)
+    if evaluation.note:
+        print(f"note: {printable(evaluation.note)}", file=sys.stderr)
     said = write_errors(evaluation, errors) if errors else ""
     if as_json:
         print(json.dumps(evaluation.results))
