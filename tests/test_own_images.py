@@ -157,6 +157,19 @@ def test_a_domain_smaller_than_a_batch_works_and_is_noted(home, tmp_path):
     assert note in result.stderr
 
 
+def test_a_class_that_no_source_has_is_noted_where_it_is_trained(tmp_path, call_here):
+    write_folder(
+        tmp_path / "photos", {"a": {"bus": 6, "car": 6}, "b": {"bus": 6, "tram": 6}, "c": {"car": 6, "bus": 6}}
+    )
+    words = ("train", "--data", "photos", "--method", "baseline", "--steps", 1, "--out", "run", *SET)
+    note = "note: no source has images of these classes, so they cannot be learned: tram\n"
+    assert note in call_here(*words, "--target", "b").stderr
+    taught = call_here(*words, "--target", "a", "--overwrite")
+    assert (taught.returncode, "cannot be learned" in taught.stderr) == (0, False)
+    untaught = call_here(*words, "--target", "a", "--sources", "c", "--overwrite")
+    assert note in untaught.stderr
+
+
 def test_bad_input_is_one_line_and_leaves_nothing(tmp_path, call_here):
     both = {"bus": 4, "car": 4}
     photos = write_folder(tmp_path / "photos", {"a": both, "b": both, "flat": 5})

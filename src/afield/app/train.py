@@ -22,6 +22,7 @@ from afield.data.domain import DomainSet
 from afield.data.entries import some_of
 from afield.data.open import open_data
 from afield.data.registry import builders
+from afield.data.task import notes_on_task
 from afield.errors import AfieldError
 from afield.files import check_unlocked
 from afield.methods.registry import AnyMethod, name_of
@@ -157,7 +158,8 @@ def _carry_out(
             if show_config and loop.leads:
                 print(config.as_toml(), file=sys.stderr)
             display = Display(progress and loop.leads)
-            for line in (describe(config, loop), *(f"note: {note}" for note in (*data.notes, *notes_on_sizes(loop)))):
+            notes = (*data.notes, *notes_on_task(loop.setup.task), *notes_on_sizes(loop))
+            for line in (describe(config, loop), *(f"note: {note}" for note in notes)):
                 display.say(line)
             loop.run()
 

@@ -2,8 +2,11 @@
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from afield.config.data import TaskKind
 from afield.data.domain import Domain, DomainSet, Split
+from afield.data.entries import some_of
 from afield.data.images import Images, JoinedImages, Labels
 from afield.errors import AfieldError
 
@@ -90,6 +93,13 @@ def check_task(data: DomainSet, kind: TaskKind, target: str | None, sources: tup
     if not names:
         raise AfieldError(f"no source is left beside target '{target}': a source is another domain, with labels")
     return names
+
+
+def notes_on_task(task: Task) -> list[str]:
+    """The classes of which nothing can be learned, though another domain has them."""
+    taught = {int(label) for source in task.sources for label in np.unique(source.labels)}
+    lacking = [name for number, name in enumerate(task.classes) if number not in taught]
+    return [f"no source has images of these classes, so they cannot be learned: {some_of(lacking)}"] if lacking else []
 
 
 def _view(name: str, split: Split) -> LabelledView | UnlabelledView:
