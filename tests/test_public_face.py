@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -232,6 +233,17 @@ def test_a_models_and_a_data_sets_text_is_short(run):
     assert repr(many).startswith("DomainSet('arrays', 2 classes, images {camera0: 4, camera1: 4,")
     assert repr(many).endswith(", camera7: 4, 2 more})")
     assert len(repr(afield.Classifier(steps=4))) < 40
+
+
+def test_a_data_set_counts_every_image_once():
+    images = np.random.default_rng(0).integers(0, 256, (6, 8, 8, 3), np.uint8)
+    labels = [0, 1] * 3
+    data = afield.from_arrays({"day": (images, labels), "night": (images[:5], None)})
+    assert repr(data) == "DomainSet('arrays', 2 classes, images {day: 6, night: 5})"
+    given = afield.from_arrays(images, labels, ["day"] * 3 + ["night"] * 3, splits=["train", "train", "test"] * 2)
+    assert repr(given) == "DomainSet('arrays', 2 classes, images {day: 3, night: 3})"
+    day = replace(given["day"], validation=given["day"].test, test=given["day"].train, tested_whole=True)
+    assert day.size == 3
 
 
 def test_a_runs_history_is_a_table_of_its_evaluations(run, monkeypatch):

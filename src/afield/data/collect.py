@@ -83,6 +83,8 @@ def assemble(
     domains = {}
     for domain, parts in divided.items():
         made = {part: split(found, bool(labels[domain]) and part != "unlabelled") for part, found in parts.items()}
+        if parts["test"] is parts["train"]:
+            made["test"] = made["train"]
         domains[domain] = Domain(domain, origin=origin, **made)  # type: ignore[arg-type]
     found = (
         *notes,

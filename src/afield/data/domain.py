@@ -89,6 +89,13 @@ class Domain:
         return {name: split for name, split in splits.items() if split is not None}
 
     @property
+    def size(self) -> int:
+        """How many images there are; those that are in two splits count once."""
+        again = ("test",) if self.tested_whole else ()
+        distinct = {id(split.images): split for name, split in self.splits.items() if name not in again}
+        return sum(map(len, distinct.values()))
+
+    @property
     def as_source(self) -> "Domain":
         """The domain as it tests a model that learned from it: on held-out images, even if a target has all of them."""
         if not self.tested_whole:
@@ -115,7 +122,7 @@ class DomainSet:
     """What a user should know of the data: classes that a domain lacks, files left out, images in two domains."""
 
     def __repr__(self) -> str:
-        sizes = {name: sum(map(len, domain.splits.values())) for name, domain in self.domains.items()}
+        sizes = {name: domain.size for name, domain in self.domains.items()}
         shown = ", ".join(f"{name}: {size}" for name, size in list(sizes.items())[:MOST_SHOWN])
         more = f", {len(sizes) - MOST_SHOWN} more" if len(sizes) > MOST_SHOWN else ""
         return f"DomainSet({self.name!r}, {len(self.classes)} classes, images {{{shown}{more}}})"
