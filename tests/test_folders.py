@@ -151,6 +151,17 @@ def test_what_is_no_image_is_ignored(tmp_path):
     )
 
 
+def test_photographs_in_formats_that_are_not_read_are_counted(tmp_path):
+    folder = write_folder(tmp_path / "photos", CAMERAS)
+    for name in ("camera1/bus/1.HEIC", "camera1/bus/2.heic", "camera4/3.dng", "camera4/._4.heic"):
+        (folder / name).write_bytes(b"of a telephone")
+    unread = "photographs in formats that are not read: 1 .dng, 2 .heic; convert them, for example to .jpg"
+    assert opened(folder).notes[0] == f"left out: {unread}"
+    for file in folder.rglob("*.png"):
+        file.unlink()
+    fails(folder, f"no images in {folder}: it has {unread}")
+
+
 def test_links_to_files_and_folders_are_followed_and_do_not_go_round(tmp_path):
     real = write_folder(tmp_path / "real", {"camera1": {"bus": 4, "car": 4}, "camera2": {"bus": 4, "car": 4}})
     expected = opened(real).checksum()

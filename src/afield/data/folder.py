@@ -4,12 +4,13 @@ A folder is one of a split only where all its neighbours are: beside `bus` and `
 """
 
 import os
+from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from afield.data.entries import SPLITS, Files, ImageEntry, Listing, some_of, stamp
-from afield.data.pixels import IMAGE_SUFFIXES
+from afield.data.pixels import IMAGE_SUFFIXES, OTHER_SUFFIXES
 from afield.errors import AfieldError
 
 LAYOUT = "images are expected as DOMAIN/CLASS/*.jpg, those of a domain without labels as DOMAIN/*.jpg"
@@ -21,6 +22,16 @@ class Found(NamedTuple):
     name: str
     size: int
     changed: int
+
+
+class Contents(NamedTuple):
+    """What is found on the way through a folder."""
+
+    images: list[Found]
+    empty: list[str]
+    """Folders without images, beside others that have some."""
+    others: Counter[str]
+    """How many photographs there are that are not read, by their ending."""
 
 
 class Location(NamedTuple):
@@ -38,13 +49,15 @@ Reading = Callable[[Sequence[Sequence[str]], str], "list[Location | None]"]
 
 def list_folder(folder: Path, read: Reading | None = None, layout: str = LAYOUT) -> Listing:
     """All images below a folder, with the meaning of the folders they lie in: that of `read_layout` or another."""
-    found: list[Found] = []
-    empty: list[str] = []
-    _search(str(folder), "", frozenset(), found, empty)
+    found, empty, others = contents = Contents([], [], Counter())
+    _search(str(folder), "", frozenset(), contents)
+    endings = ", ".join(f"{count:,} {ending}" for ending, count in sorted(others.items()))
+    unread = f"photographs in formats that are not read: {endings}; convert them, for example to .jpg"
     if not found:
-        raise AfieldError(f"no images in {folder}: {layout}")
+        raise AfieldError(f"no images in {folder}: {f'it has {unread}' if others else layout}")
     found.sort()
-    notes = [f"folders without images: {some_of(sorted(empty), 10)}"] if empty else []
+    notes = [f"left out: {unread}"] if others else []
+    notes += [f"folders without images: {some_of(sorted(empty), 10)}"] if empty else []
     parents = [each.name.rpartition("/")[0] for each in found]
     distinct = sorted(set(parents) - {""})  # far fewer than files
     meanings = (read or read_layout)([parent.split("/") for parent in distinct], str(folder))
@@ -68,15 +81,15 @@ def list_folder(folder: Path, read: Reading | None = None, layout: str = LAYOUT)
 
 def images_below(folder: Path) -> list[Path]:
     """The image files in a folder and in those inside it, whatever these mean: the files that training would find."""
-    found: list[Found] = []
-    _search(str(folder), "", frozenset(), found, [])
-    return sorted(folder / each.name for each in found)
+    contents = Contents([], [], Counter())
+    _search(str(folder), "", frozenset(), contents)
+    return sorted(folder / each.name for each in contents.images)
 
 
-def _search(root: str, inside: str, around: frozenset[tuple[int, int]], found: list[Found], empty: list[str]) -> bool:
-    """Collect the images of one folder and of those in it; whether there are any."""
+def _search(root: str, inside: str, around: frozenset[tuple[int, int]], contents: Contents) -> bool:
+    """Collect what is in one folder and in those in it; whether there are images."""
     folder = f"{root}/{inside}" if inside else root
-    before, without = len(found), []
+    before, without = len(contents.images), []
     try:
         status = os.stat(folder)  # noqa: PTH116
         around = around | {(status.st_dev, status.st_ino)}
@@ -88,15 +101,19 @@ def _search(root: str, inside: str, around: frozenset[tuple[int, int]], found: l
                 if _is_folder(child):
                     # A link to a folder that it lies in would never end.
                     inner = child.stat()
-                    if (inner.st_dev, inner.st_ino) not in around and not _search(root, name, around, found, empty):
+                    if (inner.st_dev, inner.st_ino) not in around and not _search(root, name, around, contents):
                         without.append(name)
-                elif os.path.splitext(child.name)[1].lower() in IMAGE_SUFFIXES:  # noqa: PTH122
-                    found += _image(child, name)
+                    continue
+                suffix = os.path.splitext(child.name)[1].lower()  # noqa: PTH122
+                if suffix in IMAGE_SUFFIXES:
+                    contents.images.extend(_image(child, name))
+                elif suffix in OTHER_SUFFIXES:
+                    contents.others[suffix] += 1
     except OSError as error:
         raise AfieldError(f"cannot read folder {folder}: {error.strerror}") from error
-    if len(found) > before:
-        empty += without
-    return len(found) > before
+    if len(contents.images) > before:
+        contents.empty.extend(without)
+    return len(contents.images) > before
 
 
 def _is_folder(child: "os.DirEntry[str]") -> bool:

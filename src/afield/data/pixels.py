@@ -40,6 +40,10 @@ IMAGE_SUFFIXES = frozenset(
     {".png", ".jpg", ".jpeg", ".jpe", ".jfif", ".jp2", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".avif", ".tga"}
     | {".ppm", ".pgm", ".pbm", ".pnm"}
 )
+OTHER_SUFFIXES = frozenset(
+    {".heic", ".heif", ".hif", ".jxl", ".dng", ".cr2", ".cr3", ".nef", ".arw", ".raf", ".orf", ".rw2"}
+)
+"""Of photographs in formats that Pillow does not read: those of telephones, and what sensors have measured."""
 Image.MAX_IMAGE_PIXELS = None  # ours is checked in `load_image`, as an error that names the file
 # What Pillow's readers raise on damaged files; MemoryError is not the file's doing.
 DAMAGE = (OSError, SyntaxError, ValueError, EOFError, TypeError, IndexError, KeyError, struct.error, zlib.error)
