@@ -120,6 +120,13 @@ def test_a_manifest_from_a_spreadsheet_is_read(tmp_path, rows):
     assert list(opened(path).domains) == ["a", "b", "c"]
 
 
+@pytest.mark.parametrize("sign", [";", "\t"])
+def test_a_spreadsheets_other_separators_are_named(tmp_path, rows, sign):
+    path = write(tmp_path / "m.csv", rows)
+    path.write_text(path.read_text().replace(",", sign))
+    fails(path, "has no column 'path'", "its columns must be separated by commas")
+
+
 def test_what_is_wrong_with_a_manifest_is_one_line(tmp_path, manifest, rows):
     first = 2 if manifest.suffix == ".csv" else 1
     fails(write(manifest, [(*row, "train") for row in rows[:-1]] + [(*rows[-1], "dev")], HEADS), "unknown split 'dev'")

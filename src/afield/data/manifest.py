@@ -168,10 +168,14 @@ def _chosen(path: Path, heads: Sequence[str], columns: dict[str, str]) -> list[s
     written = {head.lower(): head for head in reversed(heads)}
     missing = [head for role, head in columns.items() if head.lower() not in written and role != "split"]
     if missing:
-        raise AfieldError(
-            f"{path} has no column '{missing[0]}' (its columns: {some_of(heads, 10)}); {LAYOUT}; "
-            "other names for two of them: data.domain_column, data.label_column"
+        # What a spreadsheet writes where commas are in numbers.
+        separated = len(heads) == 1 and any(sign in heads[0] for sign in ";\t|")
+        hint = (
+            "its columns must be separated by commas"
+            if separated
+            else "other names for two of them: data.domain_column, data.label_column"
         )
+        raise AfieldError(f"{path} has no column '{missing[0]}' (its columns: {some_of(heads, 10)}); {LAYOUT}; {hint}")
     return [written.get(head.lower(), "") for head in columns.values()]
 
 
