@@ -66,7 +66,9 @@ LAYOUTS = {
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("words", [("train", "val", "test"), ("Train", "VALIDATION", "Test")])
+@pytest.mark.parametrize(
+    "words", [("train", "val", "test"), ("Train", "VALIDATION", "Test"), ("train", "valid", "test")]
+)
 def test_folders_of_splits_are_understood_wherever_they_stand(tmp_path, layout, words):
     seed = 0
     for domain in ("a", "b"):
@@ -88,6 +90,7 @@ def test_folders_of_splits_are_understood_wherever_they_stand(tmp_path, layout, 
     ("given", "expected"),
     [
         ({"train": 5, "val": 2}, {"train": 10, "test": 4}),
+        ({"train": 5, "valid": 2}, {"train": 10, "test": 4}),
         ({"train": 5}, {"train": 8, "test": 2}),
         ({"train": 5, "test": 3}, {"train": 10, "test": 6}),
     ],

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from afield.data.decoding import Sources
 from afield.errors import AfieldError
 
-SPLITS = {"train": "train", "val": "validation", "validation": "validation", "test": "test"}
+SPLITS = {"train": "train", "val": "validation", "valid": "validation", "validation": "validation", "test": "test"}
 """The words for splits, which may be written in any letter case, and the names that `Domain` has for them."""
 
 
