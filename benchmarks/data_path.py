@@ -225,7 +225,7 @@ def synchronise(device: "torch.device") -> None:
 def waiting(photos: Path, arguments: argparse.Namespace) -> None:
     """Milliseconds of a training step by path; what is above the resident path's is waiting for data."""
     import torch
-    from lightning.fabric import Fabric
+    from lightning_fabric import Fabric
 
     from afield.config.training import TrainingOptions
     from afield.methods.create import create_method

@@ -22,7 +22,7 @@ from typing import Any, get_args
 
 import numpy as np
 import torch
-from lightning.fabric import Fabric
+from lightning_fabric import Fabric
 
 from afield import list_methods
 from afield.config.network import NetworkOptions

@@ -13,7 +13,8 @@ from torch.nn import functional as F
 from afield.kernels import kernels_in_networks
 from afield.networks import fused
 from afield.networks.depthwise import fuse_depthwise
-from afield.networks.fused import RELU, FusedBatchNorm, fuse_norms, fused_norm
+from afield.networks.fuse_norms import fuse_norms
+from afield.networks.fused import RELU, FusedBatchNorm, fused_norm
 from support.interpreting import INTERPRETED, pass_in_interpreter
 
 DEVICE = "cuda" if torch.cuda.is_available() and not INTERPRETED else "cpu"

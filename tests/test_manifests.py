@@ -163,7 +163,7 @@ def test_reading_csv_needs_neither_torch_nor_arrow(tmp_path, rows):
     code = (
         "import sys; from afield.data.open import open_data; from afield.config.data import DataOptions\n"
         f"open_data(DataOptions(name={str(path)!r}, workers=1))\n"
-        "print([m for m in ('torch', 'pyarrow', 'datasets', 'lightning') if m in sys.modules])"
+        "print([m for m in ('torch', 'pyarrow', 'datasets', 'lightning_fabric') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

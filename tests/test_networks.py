@@ -5,7 +5,7 @@ from afield.data.batches import Batch
 from afield.errors import AfieldError
 from afield.methods.create import create_method
 from afield.networks import Pool
-from afield.networks.backbones import DigitNetwork
+from afield.networks.bare import DigitNetwork
 from afield.networks.batch_norm import norms_of
 
 SMALL = {"width": 8}

@@ -21,12 +21,12 @@ ORDER = (
 LOOSE = {"errors", "files", "precision", "__main__"}  # what every package may use; and `python -m afield`
 WITH_TORCH = {"batches", "normalise", "residence", "augmentation", "strong_views"}  # of the data package
 NEVER = {
-    "config": {"torch", "lightning", "timm"},
+    "config": {"torch", "lightning_fabric", "timm"},
     "networks": {"afield.losses", "afield.data"},
     "losses": {"afield.networks", "afield.data"},
-    "closed_form": {"torch", "lightning"},
-    "methods": {"afield.training", "afield.results", "lightning"},
-    "results": {"torch", "lightning", "timm"},
+    "closed_form": {"torch", "lightning_fabric"},
+    "methods": {"afield.training", "afield.results", "lightning_fabric"},
+    "results": {"torch", "lightning_fabric", "timm"},
     "training": {"afield.bench", "afield.app"},
 }
 FILE_MODULES = {"os", "io", "pathlib", "shutil", "tempfile", "glob", "fileinput"}
@@ -123,7 +123,7 @@ def test_what_needs_no_torch_never_comes_to_it():
         while waiting:
             seen |= waiting
             found = [i for name in waiting for i in imports_of(by_name[name])]
-            heavy = [i for i in found if any(reaches(i, library) for library in ("torch", "lightning", "timm"))]
+            heavy = [i for i in found if any(reaches(i, library) for library in ("torch", "lightning_fabric", "timm"))]
             assert not heavy, f"{start} comes to {heavy[0].module} by way of {', '.join(sorted(seen))}"
             waiting = {name for i in found for name in modules_named(i) if name in by_name} - seen
 

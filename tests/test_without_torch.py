@@ -11,7 +11,9 @@ import pytest
 from support.images import write_folder
 
 ROOT = Path(__file__).parents[1]
-SLOW = ("torch", "lightning", "timm", "torchvision", "matplotlib", "sklearn", "skimage", "scipy", "h5py", "pyarrow")
+SLOW = (
+    "torch", "lightning_fabric", "timm", "torchvision", "matplotlib", "sklearn", "skimage", "scipy", "h5py", "pyarrow",
+)  # fmt: skip
 # Calls the command line with the words that follow, then says which of the libraries are loaded.
 CODE = f"""
 import json, sys
@@ -116,3 +118,14 @@ def test_what_these_commands_use_imports_no_torch(package):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+def test_methods_on_the_digit_network_load_without_what_only_others_need():
+    code = f"""
+import sys
+import afield.app.evaluate, afield.app.predict, afield.app.train
+afield.create_method("far", backbone="digit", num_classes=10, num_sources=2)
+print([name for name in {("timm", "torchvision", "sklearn", "pandas")} if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.strip() == "[]", done.stderr

@@ -1,7 +1,7 @@
 """What the tests of optimisers and of accumulation share: a small smooth method, and steps on given batches."""
 
 import torch
-from lightning.fabric import Fabric
+from lightning_fabric import Fabric
 from torch import nn
 from torch.nn.functional import cross_entropy
 

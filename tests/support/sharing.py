@@ -3,7 +3,7 @@
 from functools import partial
 
 import torch
-from lightning.fabric import Fabric
+from lightning_fabric import Fabric
 
 from afield.config.layers import resolve
 from afield.data.batches import BatchStream

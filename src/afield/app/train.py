@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from lightning.fabric import Fabric
+from lightning_fabric import Fabric
 from torch.multiprocessing.spawn import ProcessExitedException
 
 from afield.app.asked import asked_layers, check_early, choose_config, data_options, read_stored

@@ -26,7 +26,6 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from afield import Batch, MethodOptions, Shape, register_method
-from afield.closed_form import solve_meda
 from afield.methods.baseline import Baseline
 from afield.methods.method import Inspection
 
@@ -71,6 +70,8 @@ class MEDA(Baseline):
 
     def before_evaluation(self, sample: Callable[[int], Batch]) -> None:
         """Solve for the classifier, from images of the sources and the target."""
+        from afield.closed_form import solve_meda  # scikit-learn takes a moment, and no other method needs it
+
         batch = sample(self.options.samples)
         training, labelled = self.training, batch.num_labelled
         self.eval()

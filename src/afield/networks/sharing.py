@@ -12,11 +12,11 @@ from contextlib import contextmanager
 from functools import partial
 
 import torch
-from timm.layers.drop import DropPath
 from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
-from afield.networks.backbones import NeckedBackbone, bare_backbones
+from afield.networks.backbones import NeckedBackbone
+from afield.networks.bare import bare_backbones
 from afield.networks.batch_norm import Layout, norms_of, replace_pass
 from afield.networks.rows import Part, all_rows, own_rows, part_under_way, passing, whole_count
 from afield.networks.synchronised import SynchronisedNorm
@@ -34,8 +34,9 @@ class Sharing:
         """Running statistics of batch norm that a process takes of its own rows."""
         for backbone in whole_backbones(network):
             setattr(backbone, "forward", _Divided(self, backbone.forward))  # noqa: B010
+            drops = tuple(kind for bare in bare_backbones(backbone) for kind in bare.drops)
             for module in backbone.modules():
-                if isinstance(module, _DropoutNd | DropPath):
+                if isinstance(module, (_DropoutNd, *drops)):
                     setattr(module, "forward", _DrawnForAll(module, module.forward))  # noqa: B010
             for norm in norms_of(backbone):
                 if synchronised:

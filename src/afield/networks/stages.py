@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from afield.config.network import DIGIT_NETWORK
 from afield.errors import AfieldError
-from afield.networks.backbones import DigitNetwork, TimmBackbone, bare_backbones
+from afield.networks.bare import DigitNetwork, bare_backbones
 from afield.networks.shapes import on_meta
 
 REDUCTIONS = (4, 8, 16)
@@ -21,17 +21,19 @@ def early_stages(backbone: nn.Module, count: int, image_size: int) -> list[nn.Mo
     layer1, layer2 and layer3. A backbone that has too few, such as a transformer of patches, is an error.
     """
     (bare,) = bare_backbones(backbone)
-    if isinstance(bare, TimmBackbone):
-        name, found = bare.name, [bare.model.get_submodule(place) for place in _places(bare, image_size)]
-    else:
-        assert isinstance(bare, DigitNetwork)
+    if isinstance(bare, DigitNetwork):
         name, found = DIGIT_NETWORK, bare.stages[:-1]
+    else:
+        from afield.networks.timm_backbone import TimmBackbone  # loaded already: this is one
+
+        assert isinstance(bare, TimmBackbone)
+        name, found = bare.name, [bare.model.get_submodule(place) for place in _places(bare, image_size)]
     if len(found) < count:
         raise AfieldError(f"backbone '{name}' has {len(found)} early stages that give maps of channels, not {count}")
     return found[:count]
 
 
-def _places(bare: TimmBackbone, image_size: int) -> list[str]:
+def _places(bare: Any, image_size: int) -> list[str]:
     """Names of the parts that timm says give maps of these reductions, and of which a pass without values shows it."""
     there = {name for name, _ in bare.model.named_modules()}
     noted = {info["reduction"]: info for info in getattr(bare.model, "feature_info", []) if info["module"] in there}

@@ -8,7 +8,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import torch
-from lightning.fabric import Fabric
+from lightning_fabric import Fabric
 
 from afield import __version__
 from afield.config.catalogue import check_sources, find_entry
@@ -31,7 +31,7 @@ from afield.training.devices import precision_of
 from afield.training.loop import Loop, Setup
 from afield.training.memory import is_out_of_memory, memory_explained
 
-RECORDED_VERSIONS = ("timm", "lightning", "numpy")
+RECORDED_VERSIONS = ("timm", "lightning-fabric", "numpy")
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from typing import Any
 
 import tomli_w
 import torch
-from lightning.fabric import Fabric
+from lightning_fabric import Fabric
 
 from afield.config.data import DataOptions
 from afield.config.training import TrainingOptions
@@ -52,7 +52,7 @@ from afield.training.stopping import HeldSignals
 
 # Fabric announces the precision of every run, which the config says already. Which logger it uses depends on what was
 # imported.
-for name in ("lightning.fabric", "lightning.pytorch", "lightning_utilities"):
+for name in ("lightning_fabric", "lightning_utilities"):
     logging.getLogger(name).setLevel(logging.WARNING)
 # On a GPU, asking whether a loss is finite waits for it; so ask now and then, and always before saving anything.
 STEPS_BETWEEN_HEALTH_CHECKS = 25

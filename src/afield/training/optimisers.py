@@ -118,7 +118,7 @@ def kinds_of(method: Method, options: TrainingOptions, pretrained: bool) -> dict
     """How each parameter of a method learns, by its name."""
     declared = method.learning()
     check_parts(method, declared)
-    backbones = (bare_backbones(method) or [method.backbone]) if pretrained else []
+    backbones: Sequence[nn.Module] = (bare_backbones(method) or (method.backbone,)) if pretrained else ()
     trained = {parameter for backbone in backbones for parameter in backbone.parameters()}
     names: dict[nn.Parameter, list[str]] = {}
     for name, parameter in method.named_parameters(remove_duplicate=False):

@@ -8,10 +8,6 @@ import warnings
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.linear_model import LogisticRegression
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
 from torch import Tensor
 from torch.nn.functional import normalize
 
@@ -52,6 +48,12 @@ def nuclear_norm(P: Tensor) -> Tensor:
 
 def density_ratios(source: Vectors, target: Vectors, wanted: Vectors) -> Vectors:
     """w(x) = p_target(x) / p_source(x) at `wanted`, by a logistic regression that tells features (n, d) apart."""
+    # These take a moment, and what only predicts, or trains without a target, needs none of them.
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
     domains = np.repeat([0, 1], [len(source), len(target)])
     regression = make_pipeline(StandardScaler(), LogisticRegression(C=REGULARISATION))
     with warnings.catch_warnings():

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 
 import torch
-from lightning.fabric import Fabric
+from lightning_fabric import Fabric
 from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 
