@@ -16,7 +16,7 @@ import argparse
 import sys
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 
@@ -63,6 +63,10 @@ class Setting:
     def score(self) -> float:
         """What one setting of a method is chosen by."""
         return self.mean_information if self.sees_target else self.sources
+
+    def only(self, target: str) -> "Setting":
+        """Its runs on one target."""
+        return replace(self, ends={target: self.ends[target]})
 
 
 def settings(path: Path) -> list[Setting]:
