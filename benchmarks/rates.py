@@ -1,15 +1,19 @@
 """A learning rate for each row of a plan, chosen without the target's labels: a plan to try rates, then of the best.
 
-    python benchmarks/rates.py plans/pacs-dg.toml --try 0.005 0.01 0.02 0.04 > tried.toml
+    python benchmarks/rates.py plans/pacs-dg.toml --try 0.02 0.04 > tried.toml
     afield bench tried.toml --out results/pacs
+    python benchmarks/rates.py plans/pacs-dg.toml --records results/pacs/records.jsonl --next > next.toml
+    afield bench next.toml --out results/pacs
     python benchmarks/rates.py plans/pacs-dg.toml --records results/pacs/records.jsonl > chosen.toml
     afield bench chosen.toml --out results/pacs
     afield table results/pacs --plan chosen.toml
 
-The first prints a plan of every row at every rate, with the plan's first seed; the second one of each row at its own
-rate (under each protocol, if there are several), for all seeds. Rows have the same names in both, so that the first
-seed is not trained again. A row that has not been tried yet is left out, and named. `--protocol` leaves out the plan's
-other protocols; `--show` prints the table that the choice was made by instead.
+The first prints a plan of every row at every rate, with the plan's first seed. With `--next` it is one of what the
+choice still lacks: half and twice the best rate of each row, where they have not been tried on all targets. Repeated
+until it says that nothing is left, it takes each row to a rate between two worse ones. The last prints a plan of each
+row at its own rate (under each protocol, if there are several), for all seeds. Rows have the same names in all plans,
+so that the first seed is not trained again. A row that has not been tried yet is left out, and named. `--protocol`
+leaves out the plan's other protocols; `--show` prints the table that the choice was made by instead.
 
 The choice is that of `benchmarks/label_free.py`: without a target in training the accuracy on the sources' held-out
 images, otherwise the mean information in the predictions on the target. It is made once for all targets, by the mean
@@ -75,6 +79,11 @@ class Choice:
         """Whether a rate beyond those tried might be better still."""
         return self.rate in (min(self.tried), max(self.tried))
 
+    @property
+    def lacking(self) -> list[float]:
+        """Of half and twice the best rate, those that have not been tried: only between worse rates is it the best."""
+        return [rate for rate in (self.rate / 2, self.rate * 2) if rate not in self.tried]
+
 
 def row_at(row: PlanRow, rate: float, protocols: list[str]) -> dict[str, Any]:
     """A row of a plan's file: what it was, at a rate that its label names."""
@@ -95,6 +104,14 @@ def plan_with(path: Path, protocols: list[Protocol], rows: list[dict[str, Any]],
         rows = [{key: value for key, value in row.items() if key != "protocols"} for row in rows]
     changed = {"seeds": list(seeds), "rows": rows, "protocol_settings": settings}
     return tomli_w.dumps(named | content | changed, multiline_strings=True)
+
+
+def rows_of_next_trial(made: list[Choice]) -> list[dict[str, Any]]:
+    """The rows whose best rate has a neighbour that was not tried, at that neighbour."""
+    found = [row_at(one.row, rate, [one.protocol]) for one in made for rate in one.lacking]
+    if not found:
+        raise AfieldError("nothing is left to try: every row's best rate lies between two worse ones")
+    return found
 
 
 def rows_of_trial(content: PlanFile, protocols: list[Protocol], rates: list[float]) -> list[dict[str, Any]]:
@@ -164,7 +181,8 @@ def table(made: list[Choice]) -> str:
         cells = {rate: f"{one.tried[rate].score:.2f}" if rate in one.tried else "" for rate in rates}
         cells[one.rate] = f"**{cells[one.rate]}**"
         reached = [setting.target for setting in one.tried.values()]
-        ends = [f"{one.tried[one.rate].target:.1f}", f"{min(reached):.1f} to {max(reached):.1f}", f"{one.by_target:.1f}"]
+        ends = [f"{one.tried[one.rate].target:.1f}", f"{min(reached):.1f} to {max(reached):.1f}"]
+        ends.append(f"{one.by_target:.1f}")
         ends += [f"{one.rate_by(name):g}" for name in others]
         lines.append([one.protocol, one.row.label, *cells.values(), *ends])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
@@ -178,7 +196,9 @@ def main() -> None:
     what.add_argument("--try", dest="rates", type=float, nargs="+", help="print the plan of these rates")
     what.add_argument("--records", type=Path, nargs="+", help="print the plan of the rates that these records choose")
     parser.add_argument("--protocol", help="of the plan's protocols only this one")
-    parser.add_argument("--show", action="store_true", help="with --records: the table that the choice was made by")
+    shown = parser.add_mutually_exclusive_group()
+    shown.add_argument("--next", action="store_true", help="with --records: the plan of the rates to be tried next")
+    shown.add_argument("--show", action="store_true", help="with --records: the table that the choice was made by")
     arguments = parser.parse_args()
     content = read_plan_file(arguments.plan)
     protocols = [one for one in content.named_protocols() if arguments.protocol in (None, one.name)]
@@ -195,6 +215,9 @@ def main() -> None:
         print(note, file=sys.stderr)
     if arguments.show:
         print(table(made))
+        return
+    if arguments.next:
+        print(plan_with(arguments.plan, protocols, rows_of_next_trial(made), content.seeds[:1]))
         return
     rows = [row_at(one.row, one.rate, [one.protocol]) for one in made]
     print(plan_with(arguments.plan, protocols, rows, content.seeds))

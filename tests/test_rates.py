@@ -104,6 +104,19 @@ def test_one_protocol_of_the_plan_may_be_asked_for(plan, tmp_path):
     assert missing.stderr == "the plan has no protocol 'pacs/mobilenet'\n"
 
 
+def test_rates_beside_the_best_are_tried_next_until_there_are_none(plan, tmp_path):
+    plan.write_text(PLAN.replace('["baseline"]', '["baseline", "far", "crossgrad"]').partition("rows")[0])
+    asked = plan, "--records", RECORDS, "--protocol", "pacs/lite0", "--next"
+    jobs = jobs_of(rates(*asked), tmp_path)
+    # The best of FAR's rates lies between others. crossgrad was not tried on all targets at 0.02.
+    assert {job.place.label for job in jobs} == {"baseline, rate 0.08", "crossgrad, rate 0.02", "crossgrad, rate 0.08"}
+    assert {job.seed for job in jobs} == {0}
+    plan.write_text(PLAN.replace('["baseline"]', '["far"]').partition("rows")[0])
+    done = rates(*asked)
+    assert done.stderr == "nothing is left to try: every row's best rate lies between two worse ones\n"
+    assert done.returncode == 1
+
+
 @pytest.mark.parametrize(("chosen", "plan", "protocol"), [("pacs-dg-lite0.toml", "pacs-dg.toml", "pacs/lite0")])
 def test_a_plan_of_chosen_rates_is_what_the_records_choose(chosen, plan, protocol):
     done = rates(ROOT / "plans" / plan, "--protocol", protocol, "--records", RECORDS)
