@@ -250,6 +250,43 @@ def test_a_run_that_lacked_memory_goes_on_from_its_checkpoint_when_it_is_tried_a
     assert steps == [0, 1, 2, 2]
 
 
+def test_memory_that_is_lacking_while_a_checkpoint_is_read_costs_no_steps(bench, monkeypatch):
+    steps, plain, restore = [], loop.Loop._train_step, loop.Loop._restore
+
+    def stopping(run):
+        steps.append(run.step)
+        if run.step == 2 and steps.count(2) == 1:
+            raise MemoryError
+        plain(run)
+
+    def lacking(run, checkpoint):
+        steps.append("read")
+        if steps.count("read") == 1:
+            raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+        restore(run, checkpoint)
+
+    monkeypatch.setattr(loop.Loop, "_train_step", stopping)
+    monkeypatch.setattr(loop.Loop, "_restore", lacking)
+    few = {"seeds": [0], "methods": ["baseline"], "targets": ["dusk"]}
+    every = {"training.steps": 3, "training.checkpoint_every": 1}
+    for _ in range(2):
+        (reason,) = bench(every, **few).failures.values()
+        assert reason.startswith("out of memory: lower training.batch_size")
+    assert bench(every, **few).recorded == 1
+    assert steps == [0, 1, 2, "read", "read", 2]
+
+
+def test_a_failure_that_leaves_cuda_broken_is_recorded_as_what_it_was(bench, monkeypatch):
+    def broken(*_):
+        raise RuntimeError("CUDA error: device-side assert triggered")  # as all of CUDA answers from then on
+
+    monkeypatch.setattr(worker, "train_job", broken)
+    monkeypatch.setattr(torch.cuda, "empty_cache", broken)
+    result = bench(seeds=[0], methods=["baseline"])
+    assert set(result.failures.values()) == {"RuntimeError: CUDA error: device-side assert triggered"}
+    assert len(result.failures) == 2, "the second was tried, too"
+
+
 def test_an_interrupt_says_what_is_recorded_and_the_same_command_goes_on(home, trained, monkeypatch, call):
     counting = worker.train_job
 

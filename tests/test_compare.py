@@ -12,6 +12,7 @@ from afield import AfieldError
 from afield.app import compare as compare_module
 from afield.app.cli import main
 from afield.app.compare import compare
+from afield.data.registry import _builders
 from afield.methods.baseline import Baseline
 from afield.results.ranking import Ranking
 from afield.results.run import Run
@@ -184,6 +185,20 @@ def test_sources_that_are_too_few_in_the_data_are_said_before_training(toy, tmp_
     with pytest.raises(AfieldError, match="'far' needs at least 2 source domains, not 1"):
         compare(data, "night", ["baseline", "far"], tmp_path / "c", steps=2, settings=SMALL, progress=False)
     assert not (tmp_path / "c").exists()
+
+
+def test_without_a_choice_of_methods_those_are_compared_that_one_source_suffices_for(toy, tmp_path, monkeypatch, call):
+    day, night = toy["day"].train, toy["night"].train
+    data = afield.from_arrays({"day": (day.images.array, day.labels), "night": (night.images.array, None)})
+    monkeypatch.setitem(_builders, "one-source", lambda: data)
+    small = [word for key, value in SMALL.items() for word in ("--set", f"{key}={value}")]
+    code, printed, said = call(
+        "compare", "one-source", "--target", "night", "--steps", "1", "--out", tmp_path / "c", *small
+    )
+    assert code == 0, said
+    assert "left out, because they need more than 1 source domain: far, far+" in said
+    assert all(method in printed for method in ("baseline", "dann", "mcd"))
+    assert sorted(path.name for path in (tmp_path / "c").iterdir() if path.is_dir()) == ["baseline", "dann", "mcd"]
 
 
 def test_the_command_prints_a_table_and_a_verdict_and_names_what_failed(compared, monkeypatch, capsys):

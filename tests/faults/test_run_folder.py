@@ -21,6 +21,7 @@ from afield.results.folder import RunFolder
 from afield.results.records import append_record, read_records, read_runs, rewrite_records
 from afield.training.checkpoint import Checkpoint, save_checkpoint
 from afield.training.loop import Loop
+from afield.training.memory import is_out_of_memory
 from support.command import COMMAND
 
 TINY = {"network.width": 8, "training.batch_size": 4, "training.device": "cpu"}
@@ -251,6 +252,17 @@ OUT_OF_MEMORY = [
     MemoryError(),
     RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"),
 ]
+
+
+def test_memory_that_runs_out_while_a_step_is_recorded_is_told_from_other_errors():
+    try:
+        try:
+            raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+        finally:
+            raise RuntimeError("operation failed due to a previous error during capture")
+    except RuntimeError as error:
+        assert is_out_of_memory(error)
+    assert not is_out_of_memory(RuntimeError("operation failed due to a previous error during capture"))
 
 
 def fail_at(monkeypatch, step, error):

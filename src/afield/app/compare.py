@@ -16,6 +16,7 @@ from afield.app.side_by_side import Calls, train_side_by_side
 from afield.app.train import train
 from afield.config.catalogue import canonical_name, check_sources, find_entry
 from afield.config.data import OWN_PRESETS, TaskOptions
+from afield.config.layers import Values
 from afield.data.domain import DomainSet
 from afield.data.open import open_data
 from afield.data.pixels import read_square
@@ -46,13 +47,15 @@ def compare(
     settings: dict[str, Any] | None = None,
     workers: int | None = None,
     progress: bool = True,
+    fitting: bool = False,
     **asked: Any,
 ) -> tuple[Ranking, dict[str, str]]:
     """The comparison, and why some methods have no run. `asked` are further arguments of `afield.train`.
 
     Each method trains in a folder of its own inside `out`; one that has ended is not trained again, and one that was
     stopped goes on. `labelled` is a CSV file of a few target images with labels, by which the best run is then chosen.
-    `workers` methods train at the same time, by default as many as this machine has GPUs, or one.
+    `workers` methods train at the same time, by default as many as this machine has GPUs, or one. With `fitting`,
+    methods that need more sources than there are are left out; otherwise they are an error.
     """
     names = list(dict.fromkeys(canonical_name(name_of(method)) for method in methods))
     if len(names) < 2:
@@ -61,16 +64,24 @@ def compare(
         raise AfieldError(f"{out} holds a run or a benchmark; a comparison needs a folder of its own")
     images = read_labelled(labelled) if labelled else {}
     task = {"data": data.name if isinstance(data, DomainSet) else str(data), "target": target, "task": "uda"}
-    for name in names:  # all are checked before the first trains
-        layers = asked_layers(None, settings, method=name, **task, **asked)
-        config = check_early(layers, [])
-        check_compared(config.task, target)
+    display, count = Display(progress), workers or usual_workers(asked.get("device"))
+
+    def check(names: list[str]) -> list[Values]:
+        for name in names:
+            layers = asked_layers(None, settings, method=name, **task, **asked)
+            check_compared(check_early(layers, []).task, target)
+        return layers
+
+    # All are checked before the first trains, and what needs no images before they are read.
+    layers = check(names[:1] if fitting else names)
     domains = data if isinstance(data, DomainSet) else open_data(data_options(*layers))
-    sources = check_task(domains, "uda", target, config.task.sources)
+    sources = check_task(domains, "uda", target, check_early(layers, []).task.sources)
+    if fitting:
+        names = fitting_methods(names, len(sources), display.say)
+        check(names)
     for name in names:
         check_sources(find_entry(name), len(sources))
     check_labels(images, domains.classes)
-    display, count = Display(progress), workers or usual_workers(asked.get("device"))
     if count > 1 and isinstance(data, str) and data in builders() and data not in OWN_PRESETS:
         data = load_data(data)  # registered in this process, so that others could not open it by its name
     common = asked | {"data": data, "task": "uda", "target": target, "settings": settings}
@@ -87,6 +98,14 @@ def compare(
     link(runs[found.order[0]].checkpoint, out / CHOSEN)
     write_whole(out / VALUES, json.dumps(found.as_values() | {"failures": failures}, indent=2) + "\n")
     return found, failures
+
+
+def fitting_methods(names: list[str], count: int, say: Callable[[str], None]) -> list[str]:
+    """The methods that so many sources suffice for; the others are named."""
+    enough = [name for name in names if find_entry(name).card.min_sources <= count]
+    if left_out := [name for name in names if name not in enough]:
+        say(f"left out, because they need more than {count} source domain{'s' * (count > 1)}: {', '.join(left_out)}")
+    return enough
 
 
 def check_compared(task: TaskOptions, target: str) -> None:

@@ -31,7 +31,7 @@ from afield.errors import AfieldError, printable
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-USUAL = "baseline,dann,mcd,far,far+"
+USUAL = ("baseline", "dann", "mcd", "far", "far+")
 
 
 def compare(
@@ -39,8 +39,13 @@ def compare(
     target: Annotated[str, typer.Option(help="Domain to adapt to.")],
     folder: Annotated[Path, typer.Option("--out", help="Folder for the runs, one folder per method.")],
     methods: Annotated[
-        str, typer.Option(metavar="NAME,NAME", help="Methods to train.", autocompletion=several_methods)
-    ] = USUAL,
+        str | None,
+        typer.Option(
+            metavar="NAME,NAME",
+            help=f"Methods to train; default: of {','.join(USUAL)} those that the sources suffice for.",
+            autocompletion=several_methods,
+        ),
+    ] = None,
     labelled: Annotated[
         Path | None, typer.Option(help="CSV of a few target images (path, label), used for choosing only.")
     ] = None,
@@ -61,14 +66,14 @@ def compare(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Train several methods on a target and choose the best without its labels. The same command again continues."""
-    names = [str(name_of_method(name.strip())) for name in methods.split(",")]
+    names = [str(name_of_method(name.strip())) for name in methods.split(",")] if methods is not None else list(USUAL)
     from afield.app.compare import CHOSEN, ranking_table
     from afield.app.compare import compare as run_comparison
 
     found, failures = run_comparison(
         data, target, names, folder, labelled=labelled, settings=parsed_settings(settings, skip_bad),
         sources=parsed_sources(sources), backbone=backbone, pretrained=pretrained, weights=weights, steps=steps, lr=lr,
-        batch_size=batch_size, device=device, seed=seed, workers=workers,
+        batch_size=batch_size, device=device, seed=seed, workers=workers, fitting=methods is None,
     )  # fmt: skip
     page = report_of([found.runs[name].folder for name in found.order], folder / "report.html")
     if as_json:

@@ -5,7 +5,7 @@ import os
 import shutil
 import threading
 import traceback
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from multiprocessing import parent_process
 from multiprocessing.connection import Connection
@@ -53,7 +53,8 @@ def attempt(job: Job, folder: Path) -> Outcome:
 def _free_memory() -> None:
     """Give the memory of a run that is over back to the device, for this process and for others."""
     gc.collect()
-    torch.cuda.empty_cache()  # does nothing where CUDA was not used
+    with suppress(RuntimeError):  # after some errors CUDA answers with them whatever it is asked
+        torch.cuda.empty_cache()  # does nothing where CUDA was not used
 
 
 def attempt_sent(parcel: Parcel, place: Path | None = None) -> Outcome:
@@ -71,11 +72,15 @@ def attempt_sent(parcel: Parcel, place: Path | None = None) -> Outcome:
 def failure_of(error: Exception) -> Failed:
     """An error as the reason of a failure."""
     if isinstance(error, AfieldError):
-        lacked = error.__cause__ is not None and is_out_of_memory(error.__cause__)
-        return Failed(" ".join(str(error).split()), lacked_memory=lacked)
+        return Failed(" ".join(str(error).split()), lacked_memory=lacked_memory(error))
     if isinstance(error, OSError) and error.filename:
         return Failed(f"{error.filename}: {error.strerror}")
     return Failed(" ".join(f"{type(error).__name__}: {error}".split()), traceback.format_exc())
+
+
+def lacked_memory(error: AfieldError) -> bool:
+    """Whether it was raised because memory did not suffice."""
+    return error.__cause__ is not None and is_out_of_memory(error.__cause__)
 
 
 def train_job(job: Job, folder: Path) -> list[Record]:
@@ -86,7 +91,7 @@ def train_job(job: Job, folder: Path) -> list[Record]:
             resume = files.last.exists()
             loop = stack.enter_context(opened(job.config, data, folder, resume=resume, progress=False, place=job.place))
         except AfieldError as error:
-            if isinstance(error, BusyFolderError) or not files.last.exists():
+            if isinstance(error, BusyFolderError) or lacked_memory(error) or not files.last.exists():
                 raise
             loop = stack.enter_context(opened(job.config, data, folder, resume=False, progress=False, place=job.place))
         if not loop.ended:

@@ -29,7 +29,8 @@ def memory_kept(device: str) -> Iterator[None]:
         yield
         return
     glibc = ctypes.CDLL(None)
-    glibc.mallopt(M_MMAP_THRESHOLD, LARGEST)
+    if not glibc.mallopt(M_MMAP_THRESHOLD, LARGEST):  # before 2.35 its limit is what it calls usual
+        glibc.mallopt(M_MMAP_THRESHOLD, USUAL_LARGEST)
     glibc.mallopt(M_TRIM_THRESHOLD, NEVER)
     try:
         yield

@@ -42,6 +42,7 @@ from afield.training.evaluation import Evaluator
 from afield.training.heartbeat import beat
 from afield.training.keeping import Keeper
 from afield.training.loggers import make_loggers
+from afield.training.memory import is_out_of_memory
 from afield.training.post_mortem import DivergedError, Standing, save_post_mortem
 from afield.training.processes import starter
 from afield.training.progress import STEPS_BETWEEN_UPDATES, RunProgress
@@ -325,6 +326,8 @@ class Loop:
         try:
             self._restore(checkpoint)
         except (RuntimeError, LookupError, TypeError, ValueError, AttributeError) as error:
+            if is_out_of_memory(error):
+                raise
             raise AfieldError(f"{self.folder.last} is damaged: its state does not fit its config") from error
         self.fabric.barrier()  # until all have read
         if self.leads:

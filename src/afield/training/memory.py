@@ -14,10 +14,15 @@ SIGNS = ("can't allocate memory", "ALLOC_FAILED", "out of memory", "Storage size
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that memory did not suffice, on the device or the host."""
+    """Whether an error says that memory did not suffice, on the device or the host, or was raised after such a one.
+
+    Where memory runs out while a step is recorded, torch ends the recording, which raises another error.
+    """
     if isinstance(error, torch.cuda.OutOfMemoryError | MemoryError):
         return True
-    return isinstance(error, RuntimeError) and any(sign in str(error) for sign in SIGNS)
+    if isinstance(error, RuntimeError) and any(sign in str(error) for sign in SIGNS):
+        return True
+    return error.__context__ is not None and is_out_of_memory(error.__context__)
 
 
 @contextmanager
