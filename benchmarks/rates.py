@@ -24,7 +24,6 @@ table's column "a rate per target" has the target accuracy without that: each ta
 import argparse
 import copy
 import sys
-from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,10 +34,10 @@ import tomli_w
 from label_free import Setting
 
 from afield.config.layers import read_config
-from afield.config.plan import PlanFile, PlanRow, plan_rows, read_plan_file
+from afield.config.plan import PlanFile, PlanRow, identity_of_record, make_job, plan_rows, read_plan_file
 from afield.config.protocols import Protocol
 from afield.errors import AfieldError
-from afield.results.records import evaluations, read_runs
+from afield.results.records import Record, evaluations, read_runs
 from afield.results.selection import scores, select
 
 RATE = ", rate "
@@ -123,38 +122,40 @@ def rows_of_trial(content: PlanFile, protocols: list[Protocol], rates: list[floa
     return found
 
 
-def tried_rates(records: Iterable[Path], seed: int) -> dict[tuple[str, str], dict[float, Setting]]:
-    """By protocol and row what each rate has led to; with this seed alone, so that all are compared on one."""
-    tried: dict[tuple[str, str], dict[float, Setting]] = defaultdict(dict)
-    for run in (run for path in records for run in read_runs(path)):
-        header, config = run[0], run[0]["config"]
-        if header["seed"] != seed:
-            continue
-        task, rate = config["task"], config["training"]["lr"]
-        new = Setting(header["label"], config["method"]["name"], task["kind"] == "uda", defaultdict(list))
-        rates = tried[header["protocol"]["name"], header["label"].removesuffix(f"{RATE}{rate:g}")]
-        rates.setdefault(rate, new).ends[task["target"]].append(select(evaluations(run), "last"))
-    return tried
-
-
 def choices(content: PlanFile, protocols: list[Protocol], records: list[Path]) -> tuple[list[Choice], list[str]]:
     """The choice of each row under each protocol, among the rates that have been tried on all targets.
 
     Beside it the rows that have no such rate yet.
     """
-    found, missing, tried = [], [], tried_rates(records, content.seeds[0])
+    runs = [run for path in records for run in read_runs(path)]
+    recorded = {identity: run for run in runs if (identity := identity_of_record(run[0]))}
+    found, missing = [], []
     for protocol in protocols:
-        targets = set(content.targets or protocol.targets)
-        for row in plan_rows(content):
-            if row.runs_under(protocol):
-                rates = {rate: at for rate, at in tried[protocol.name, row.label].items() if set(at.ends) == targets}
-                if rates:
-                    found.append(Choice(row, protocol.name, dict(sorted(rates.items()))))
-                else:
-                    missing.append(f"{row.label} under {protocol.name}")
+        for row in (row for row in plan_rows(content) if row.runs_under(protocol)):
+            if tried := tried_rates(content, protocol, row, recorded):
+                found.append(Choice(row, protocol.name, tried))
+            else:
+                missing.append(f"{row.label} under {protocol.name}")
     if not found:
         raise AfieldError("no row of the plan was tried on all targets")
     return found, missing
+
+
+def tried_rates(
+    content: PlanFile, protocol: Protocol, row: PlanRow, recorded: dict[str, list[Record]]
+) -> dict[float, Setting]:
+    """What each rate has led to on all targets, by the runs that a plan of this row at that rate would have.
+
+    Only with the plan's first seed, so that all rates are compared on one.
+    """
+    tried, targets, settings = {}, content.targets or protocol.targets, content.settings_under(protocol)
+    for rate in sorted({run[0]["config"]["training"]["lr"] for run in recorded.values()}):
+        changed = PlanRow.model_validate(row_at(row, rate, []), strict=False)
+        jobs = [make_job(protocol, changed, target, content.seeds[0], settings) for target in targets]
+        if all(job.identity in recorded for job in jobs):
+            ends = {job.target: [select(evaluations(recorded[job.identity]), "last")] for job in jobs}
+            tried[rate] = Setting(changed.label, row.method, protocol.task == "uda", ends)
+    return tried
 
 
 def notes(made: list[Choice]) -> Iterator[str]:

@@ -15,6 +15,8 @@ protocols = ["pacs/lite0", "pacs/mobilenetv2"]
 methods = ["baseline"]
 seeds = [0, 1, 2]
 settings.network.pretrained = false
+protocol_settings."pacs/lite0".network.weights = "weights/efficientnet_lite0.pth"
+protocol_settings."pacs/mobilenetv2".network.weights = "weights/mobilenet_v2.pth"
 rows = [{label = "far, averaged", method = "far", settings.training.average = "uniform"}]
 """
 
@@ -72,10 +74,11 @@ def test_what_a_rate_per_target_would_give_is_shown_beside_the_one_for_all(plan)
 
 
 def test_with_a_target_it_is_shown_what_other_selectors_would_choose(plan):
-    plan.write_text(PLAN.partition("rows")[0].replace("mobilenetv2", "lite0-uda").replace('"baseline"', '"dael"'))
-    shown = rates(plan, "--records", RECORDS, "--protocol", "pacs/lite0-uda", "--show").stdout.splitlines()
+    uda = rates(ROOT / "plans/pacs-uda.toml", "--records", RECORDS, "--protocol", "pacs/lite0-uda", "--show")
+    shown = uda.stdout.splitlines()
     assert shown[0].endswith("| by `ensemble` | by `source-val` |")
-    assert shown[2].endswith("| 0.04 | 0.04 |")
+    (dael,) = (line for line in shown if "| dael |" in line)
+    assert dael.endswith("| 0.04 | 0.04 |")
     assert "by `" not in rates(plan, "--records", RECORDS, "--protocol", "pacs/lite0", "--show").stdout
 
 
@@ -94,6 +97,18 @@ def test_a_row_that_was_not_tried_is_left_out_and_named(plan, tmp_path):
     assert done.stderr.startswith(left_out)
     plan.write_text(PLAN.replace('["baseline"]', "[]"))
     assert rates(plan, "--records", RECORDS).stderr == "no row of the plan was tried on all targets\n"
+
+
+def test_only_runs_with_the_settings_of_the_plan_choose(plan):
+    plan.write_text(PLAN.partition("rows")[0] + "settings.training.steps = 9000\n")
+    assert rates(plan, "--records", RECORDS).stderr == "no row of the plan was tried on all targets\n"
+
+
+def test_a_plan_of_fewer_targets_is_chosen_for_by_these_alone(plan, tmp_path):
+    lines = [line for line in PLAN.partition("rows")[0].splitlines() if "mobilenetv2" not in line]
+    plan.write_text("\n".join(['protocol = "pacs/lite0"', 'targets = ["sketch"]', *lines]))
+    jobs = jobs_of(rates(plan, "--records", RECORDS), tmp_path)
+    assert {(job.target, job.place.label) for job in jobs} == {("sketch", "baseline, rate 0.04")}
 
 
 def test_one_protocol_of_the_plan_may_be_asked_for(plan, tmp_path):
