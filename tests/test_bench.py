@@ -287,6 +287,14 @@ def test_a_failure_that_leaves_cuda_broken_is_recorded_as_what_it_was(bench, mon
     assert len(result.failures) == 2, "the second was tried, too"
 
 
+def test_weights_that_are_not_there_stop_a_benchmark_before_its_first_run(bench, trained):
+    settings = {"network.backbone": "resnet18", "network.pretrained": False, "network.pool": "average"}
+    missing = {"label": "from a file", "method": "baseline", "settings": settings | {"network.weights": "none.pth"}}
+    with pytest.raises(AfieldError, match=r"^from a file under toy/test, target dusk, seed 0: .*none\.pth"):
+        bench(methods=["baseline"], rows=[missing])
+    assert trained == []
+
+
 def test_an_interrupt_says_what_is_recorded_and_the_same_command_goes_on(home, trained, monkeypatch, call):
     counting = worker.train_job
 

@@ -84,10 +84,10 @@ def test_of_dassls_folders_it_is_said_that_other_files_are_needed(digit5_folder,
         for split in ("train_images", "test_images"):
             touch(digit5_folder / domain / split / "00000000_5.png")
     said = refusal()
-    assert "does not read Dassl's folders of PNG files, such as mnist/train_images, but needs the files named" in said
+    assert "does not read Dassl's folders of images, such as mnist/train_images, but needs the files named" in said
     for needed in ("mnist_m.npz", "mnist.npz or train-images-idx3-ubyte", "usps.npz or usps.bz2", "svhn.npz"):
         assert needed in said
-    assert "m3sda" not in said
+    assert "`--data digit5-m3sda` reads the files of M3SDA's authors" in said
 
 
 def test_of_no_other_files_nothing_is_said(digit5_folder, refusal):

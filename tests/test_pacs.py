@@ -29,7 +29,9 @@ SPLITS = {"train": 7, "validation": 3}
 LAYOUTS = {
     "lists": ("lists/{domain}_train.txt", "lists/{domain}_val.txt", "."),
     "dassl": ("splits/{domain}_train_kfold.txt", "splits/{domain}_crossval_kfold.txt", "images"),
-    "authors": ("{domain}_train_kfold.txt", "{domain}_crossval_kfold.txt", "kfold"),
+    "authors": ("pacs_label/{domain}_train_kfold.txt", "pacs_label/{domain}_crossval_kfold.txt", "kfold"),
+    "kaggle": ("pacs_label/{domain}_train_kfold.txt", "pacs_label/{domain}_crossval_kfold.txt", "pacs_data/pacs_data"),
+    "together": ("{domain}_train_kfold.txt", "{domain}_crossval_kfold.txt", "kfold"),
 }
 
 

@@ -229,10 +229,10 @@ def download(name: Annotated[str, typer.Argument(help="Data set.", autocompletio
     check_data(name)
     # These are all read from its files.
     if name not in ("digit5", "digit5-padded", "rotated-mnist", "rotated-mnist-1000"):
-        by_hand = {each.name: (each.page, each.layout) for each in SETS.values()} | {"digit5-m3sda": (PAGE, LAYOUT)}
+        by_hand = {each.name: (each.page, each.place) for each in SETS.values()} | {"digit5-m3sda": (PAGE, LAYOUT)}
         if name in by_hand:
-            page, layout = by_hand[name]
-            raise AfieldError(f"'{name}' is to be downloaded by hand: see {page}; it holds {layout}")
+            page, place = by_hand[name]
+            raise AfieldError(f"'{name}' is to be downloaded by hand: see {page}; it is read from {place}")
         raise AfieldError(f"'{name}' needs no download; only digit5 does")
     for line in download_digit5():
         print(line)

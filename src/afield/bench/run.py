@@ -16,12 +16,13 @@ from afield.bench.progress import BenchProgress
 from afield.bench.shard import parse_shard
 from afield.config.catalogue import check_sources, find_entry
 from afield.config.layers import keeping
+from afield.config.network import NetworkOptions
 from afield.config.plan import Job, jobs_of, read_plan_file
 from afield.config.selectors import check_selector
 from afield.data.registry import check_data, load_data
 from afield.data.task import make_task
 from afield.errors import AfieldError, unknown
-from afield.networks import check_backbone
+from afield.networks import build_backbone, check_backbone
 from afield.training.loggers import check_loggers
 from afield.training.processes import check_guarded
 
@@ -95,6 +96,7 @@ def run_bench(
         for name in data_of(jobs):
             folder.check_data(name, load_data(name).checksum())
         missing = [job for job in jobs if not folder.holds(job)]
+        check_weights(missing)
         for job in jobs:
             if folder.holds(job):
                 folder.tidy(job)
@@ -127,6 +129,23 @@ def read_plans(paths: Sequence[str | Path]) -> list[Job]:
         check_backbone(job.config.network.backbone)
         check_loggers(job.config.training.loggers)
     return jobs
+
+
+def check_weights(jobs: Sequence[Job]) -> None:
+    """Build every network that starts from weights once: weights that are not to be had would fail each of its runs.
+
+    Those that timm downloads are downloaded here, and not by several processes at once.
+    """
+    seen: set[tuple[NetworkOptions, int]] = set()
+    for job in jobs:
+        network, image_size = job.config.network, job.config.data.image_size
+        if not network.starts_trained or (network, image_size) in seen:
+            continue
+        seen.add((network, image_size))
+        try:
+            build_backbone(network, image_size)
+        except AfieldError as error:
+            raise AfieldError(f"{job}: {error}") from error
 
 
 def keeping_job(job: Job, selectors: Sequence[str]) -> Job:

@@ -15,6 +15,7 @@ OWN_PRESETS = {
     "rotated-mnist": "rotated-mnist", "rotated-mnist-1000": "rotated-mnist-1000", "pacs": "pacs",
     "office-home": "office-home", "office-home-original": "office-home",
     "domainnet": "domainnet", "mini-domainnet": "mini-domainnet", "office-31": "office-31", "vlcs": "vlcs",
+    "vlcs-original": "vlcs",
 }  # fmt: skip
 """Data sets that have a preset of their own; for others it is chosen by the size of their images."""
 

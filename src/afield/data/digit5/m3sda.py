@@ -26,7 +26,7 @@ from afield.data.images import Pixels
 from afield.data.registry import register_data
 from afield.errors import AfieldError
 
-LAYOUT = ", ".join(M3SDA_FILES)
+LAYOUT = f"the folder digit5/Digit-Five or digit5 in AFIELD_DATA (default: data), which holds {', '.join(M3SDA_FILES)}"
 PAGE = "the folder M3SDA/code_MSDA_digit of https://github.com/VisionLearningGroup/VisionLearningGroup.github.io"
 
 Read = Callable[[Path, str], tuple[NDArray[Any], NDArray[Any]]]

@@ -25,5 +25,8 @@ def said_of_others(folder: Path) -> str:
         return f"the files of M3SDA's authors in {place} are read by `--data digit5-m3sda`, not by digit5; "
     places = (f"{domain}/{split}" for domain in DASSL_FOLDERS for split in DASSL_SPLITS)
     if found := next((place for place in places if (folder / place).is_dir()), None):
-        return f"digit5 does not read Dassl's folders of PNG files, such as {found}, but needs the files named here; "
+        return (
+            f"digit5 does not read Dassl's folders of images, such as {found}, but needs the files named here; "
+            "`--data digit5-m3sda` reads the files of M3SDA's authors that those were made from; "
+        )
     return ""

@@ -19,7 +19,7 @@ HELD_OUT = 0.1
 
 def load_published(published: PublishedSet) -> DomainSet:
     """The data set, if it is there and complete; the first time, this reads every image once."""
-    folder = data_folder() / published.folder
+    folder = published.folder_in(data_folder())
     listing = list_published(published, folder)
     # Figures on a part of a published set could not be compared with any others.
     remedy = f"{published.title} is used whole, also with --skip-bad: get it again into {folder}; {published.where}"
@@ -44,10 +44,7 @@ def size_notes(data: DomainSet, side: int) -> list[str]:
 def list_published(published: PublishedSet, folder: Path) -> Listing:
     """All images of a published data set, checked to be those, before any of them is read."""
     if not folder.is_dir():
-        raise AfieldError(
-            f"no folder {folder}: {published.name} is read from the folder {published.folder} in AFIELD_DATA "
-            f"(default: data), which holds {published.layout}; {published.where}"
-        )
+        raise AfieldError(f"no folder {folder}: {published.name} is read from {published.place}; {published.where}")
     try:
         listing = published.arrangement.list_images(folder, published.domains)
         check_published(listing.entries, published)

@@ -30,8 +30,8 @@ class PublishedSet:
 
     name: str
     title: str
-    folder: str
-    """Inside the folder of all data sets."""
+    folders: tuple[str, ...]
+    """The names it may have inside the folder of all data sets, ours first, then those that it is unpacked by."""
     layout: str
     """What has to lie there, in words."""
     page: str
@@ -56,6 +56,15 @@ class PublishedSet:
     def where(self) -> str:
         """How to get it."""
         return f"see {self.page}"
+
+    @property
+    def place(self) -> str:
+        """Where it is to be put, and in what layout."""
+        return f"the folder {self.folders[0]} in AFIELD_DATA (default: data), which holds {self.layout}"
+
+    def folder_in(self, folder: Path) -> Path:
+        """Its own folder in that of all data sets: the first that is there."""
+        return next((place for name in self.folders if (place := folder / name).is_dir()), folder / self.folders[0])
 
 
 def check_published(entries: Sequence[ImageEntry], published: PublishedSet) -> None:

@@ -7,17 +7,18 @@ from afield.data.photographs.trees import Tree
 _DASSL = "Dassl's DATASETS.md (https://github.com/KaiyangZhou/Dassl.pytorch)"
 
 PACS = PublishedSet(
-    "pacs", "PACS", folder="pacs",
-    layout="DOMAIN/CLASS/*.jpg (or that in images/ or kfold/), and lists/DOMAIN_train.txt and DOMAIN_val.txt or "
-    "splits/DOMAIN_train_kfold.txt and DOMAIN_crossval_kfold.txt",
-    page="https://dali-dl.github.io/project_iccv2017.html (Li et al., ICCV 2017), or PACS in "
-    f"{_DASSL}",
+    "pacs", "PACS", folders=("pacs", "PACS"),
+    layout="DOMAIN/CLASS/*.jpg (or that in images/, kfold/ or pacs_data/), and lists/DOMAIN_train.txt and "
+    "DOMAIN_val.txt or splits/ or pacs_label/ with DOMAIN_train_kfold.txt and DOMAIN_crossval_kfold.txt",
+    page="https://dali-dl.github.io/project_iccv2017.html (Li et al., ICCV 2017), which has both, or PACS in "
+    f"{_DASSL}; DomainBed's download lacks the lists",
     arrangement=Lists(
         {
             "train": ("{domain}_train.txt", "{domain}_train_kfold.txt"),
             "validation": ("{domain}_val.txt", "{domain}_crossval_kfold.txt"),
         },
-        folders=("lists", "splits", "."), images=(".", "images", "kfold"),
+        folders=("lists", "splits", "pacs_label", "."),
+        images=(".", "images", "kfold", "pacs_data", "pacs_data/pacs_data"),
     ),
     classes=7, preset="pacs", tested_whole=True, side=227,
     counts={
@@ -39,7 +40,7 @@ _OFFICE_HOME_COUNTS = {
 }  # fmt: skip
 
 OFFICE_HOME = PublishedSet(
-    "office-home", "Office-Home as Dassl divides it", folder="office_home_dg",
+    "office-home", "Office-Home as Dassl divides it", folders=("office_home_dg",),
     layout="DOMAIN/train/CLASS/*.jpg and DOMAIN/val/CLASS/*.jpg, with the domains art, clipart, product and real_world",
     page=f"Office-Home-DG in {_DASSL}",
     arrangement=Tree(splits={"train": "train", "val": "validation"}),
@@ -47,7 +48,7 @@ OFFICE_HOME = PublishedSet(
 )  # fmt: skip
 
 OFFICE_HOME_ORIGINAL = PublishedSet(
-    "office-home-original", "Office-Home", folder="office_home",
+    "office-home-original", "Office-Home", folders=("office_home", "OfficeHomeDataset_10072016", "OfficeHome"),
     layout="DOMAIN/CLASS/*.jpg, with the domains Art, Clipart, Product and Real World",
     page="https://www.hemanthdv.org/officeHomeDataset.html (Venkateswara et al., CVPR 2017)",
     arrangement=Tree(), classes=65, preset="office-home", tested_whole=True, counts=_OFFICE_HOME_COUNTS,
@@ -57,7 +58,7 @@ _TRAIN_AND_TEST = {"train": ("{domain}_train.txt",), "test": ("{domain}_test.txt
 _DOMAINNET_PAGE = "http://ai.bu.edu/M3SDA (the cleaned version; Peng et al., ICCV 2019)"
 
 DOMAINNET = PublishedSet(
-    "domainnet", "DomainNet", folder="domainnet",
+    "domainnet", "DomainNet", folders=("domainnet", "DomainNet", "domain_net"),
     layout="DOMAIN/CLASS/*.jpg, and splits/DOMAIN_train.txt and DOMAIN_test.txt", page=_DOMAINNET_PAGE,
     arrangement=Lists(_TRAIN_AND_TEST, folders=("splits", ".")), classes=345, preset="domainnet",
     counts={
@@ -72,7 +73,7 @@ DOMAINNET = PublishedSet(
 
 # Five images of each class to test on; 140,006 in all (Zhou et al., Domain Adaptive Ensemble Learning).
 MINI_DOMAINNET = PublishedSet(
-    "mini-domainnet", "mini-DomainNet", folder="domainnet",
+    "mini-domainnet", "mini-DomainNet", folders=("domainnet", "DomainNet", "domain_net"),
     layout="DomainNet's DOMAIN/CLASS/*.jpg, and splits_mini/DOMAIN_train.txt and DOMAIN_test.txt",
     page=f"{_DOMAINNET_PAGE} for the images, and miniDomainNet in {_DASSL} for the lists",
     arrangement=Lists(_TRAIN_AND_TEST, folders=("splits_mini",)), classes=126, preset="mini-domainnet",
@@ -83,7 +84,7 @@ MINI_DOMAINNET = PublishedSet(
 )  # fmt: skip
 
 OFFICE_31 = PublishedSet(
-    "office-31", "Office-31", folder="office31",
+    "office-31", "Office-31", folders=("office31", "office_31", "Office-31", "office"),
     layout="DOMAIN/CLASS/*.jpg or DOMAIN/images/CLASS/*.jpg, with the domains amazon, dslr and webcam",
     page="https://people.eecs.berkeley.edu/~jhoffman/domainadapt (Saenko et al., ECCV 2010)",
     arrangement=Tree(), classes=31, preset="office-31", tested_whole=True,
@@ -91,18 +92,31 @@ OFFICE_31 = PublishedSet(
 )  # fmt: skip
 
 VLCS = PublishedSet(
-    "vlcs", "VLCS", folder="VLCS",
+    "vlcs", "VLCS", folders=("VLCS", "vlcs"),
     layout="DOMAIN/train/CLASS/*.jpg, and the same in DOMAIN/crossval and DOMAIN/test, with the domains CALTECH, "
     "LABELME, PASCAL and SUN and the classes 0 to 4",
-    page=f"VLCS in {_DASSL}",
+    page=f"VLCS in {_DASSL}; what DomainBed downloads is read as vlcs-original",
     arrangement=Tree(
         splits={"train": "train", "crossval": "validation", "test": "test"},
         classes={"0": "bird", "1": "car", "2": "chair", "3": "dog", "4": "person"},
     ),
     classes=5, preset="vlcs",
+    counts={
+        "caltech": {ALL: 1415, "test": 424}, "labelme": {ALL: 2656, "test": 797},
+        "pascal": {ALL: 3376, "test": 1013}, "sun": {ALL: 3282, "test": 985},
+    },
+)  # fmt: skip
+
+VLCS_ORIGINAL = PublishedSet(
+    "vlcs-original", "VLCS as DomainBed has it", folders=("VLCS", "vlcs"),
+    layout="DOMAIN/CLASS/*.jpg, with the domains Caltech101, LabelMe, SUN09 and VOC2007 and the classes bird, car, "
+    "chair, dog and person",
+    page="the script download.py of DomainBed (https://github.com/facebookresearch/DomainBed)",
+    arrangement=Tree(domains={"caltech101": "caltech", "voc2007": "pascal", "sun09": "sun"}),
+    classes=5, preset="vlcs", tested_whole=True,
     counts={"caltech": {ALL: 1415}, "labelme": {ALL: 2656}, "pascal": {ALL: 3376}, "sun": {ALL: 3282}},
 )  # fmt: skip
 
-_ALL_SETS = (PACS, OFFICE_HOME, OFFICE_HOME_ORIGINAL, DOMAINNET, MINI_DOMAINNET, OFFICE_31, VLCS)
+_ALL_SETS = (PACS, OFFICE_HOME, OFFICE_HOME_ORIGINAL, DOMAINNET, MINI_DOMAINNET, OFFICE_31, VLCS, VLCS_ORIGINAL)
 SETS = {published.name: published for published in _ALL_SETS}
 """By name."""

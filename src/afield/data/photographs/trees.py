@@ -20,6 +20,8 @@ class Tree:
     """From the folders between domain and class to the names that `Domain` has for splits; none: no such folders."""
     classes: Mapping[str, str] = field(default_factory=dict)
     """The names of classes whose folders are called otherwise."""
+    domains: Mapping[str, str] = field(default_factory=dict)
+    """The names of domains whose folders are called otherwise, as `plain` gives them."""
 
     def list_images(self, folder: Path, domains: Sequence[str]) -> Listing:
         """The images in the folders of these domains, each of which has all splits."""
@@ -37,8 +39,9 @@ class Tree:
 
     def meaning(self, path: Sequence[str], domains: Sequence[str]) -> Location | None:
         """Of one folder, given as the names on the way there; None for one that is not part of the data set."""
-        domain, *inside = path
-        domain = domain.lower().replace(" ", "_")
+        first, *inside = path
+        known = {plain(domain): domain for domain in domains} | dict(self.domains)
+        domain = known.get(plain(first))
         if inside[:1] == [BETWEEN]:
             inside = inside[1:]
         split = None
@@ -46,6 +49,11 @@ class Tree:
             split, inside = self.splits.get(inside[0].lower()) if inside else None, inside[1:]
             if split is None:
                 return None
-        if domain not in domains or not inside:
+        if domain is None or not inside:
             return None
         return Location(split, domain, self.classes.get(inside[0], inside[0]), inside[1:])
+
+
+def plain(name: str) -> str:
+    """A folder's name without what differs between copies: Real World, Real_World and RealWorld are one domain."""
+    return name.lower().replace(" ", "").replace("_", "").replace("-", "")
