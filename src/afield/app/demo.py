@@ -23,8 +23,8 @@ TARGET = "street"
 STEPS = 300
 """On photographs, unless the user says otherwise: enough to see what FAR does, and minutes on a GPU."""
 SHORT = {"training.lr": 0.01, "training.pretrained_rate": 1.0}
-"""Of a network that has seen ImageNet, in so few steps. On PACS this rate is better than half of it by held-out images of the
-sources, for the baseline and for FAR on both networks tried (docs/research-log.md, "Rates at 224 pixels")."""
+"""Of a network that has seen ImageNet, in so few steps. On PACS this rate is better than half of it by held-out images
+of the sources, for the baseline and for FAR on both networks tried (docs/research-log.md, "Rates at 224 pixels")."""
 
 
 @dataclass(frozen=True)
