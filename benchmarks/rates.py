@@ -2,18 +2,18 @@
 
     python benchmarks/rates.py plans/pacs-dg.toml --try 0.02 0.04 > tried.toml
     afield bench tried.toml --out results/pacs
-    python benchmarks/rates.py plans/pacs-dg.toml --records results/pacs/records.jsonl --next > next.toml
-    afield bench next.toml --out results/pacs
+    while python benchmarks/rates.py plans/pacs-dg.toml --records results/pacs/records.jsonl --next > next.toml
+    do afield bench next.toml --out results/pacs || break; done
     python benchmarks/rates.py plans/pacs-dg.toml --records results/pacs/records.jsonl > chosen.toml
     afield bench chosen.toml --out results/pacs
     afield table results/pacs --plan chosen.toml
 
 The first prints a plan of every row at every rate, with the plan's first seed. With `--next` it is one of what the
 choice still lacks: half and twice the best rate of each row, where they have not been tried on all targets. Repeated
-until it says that nothing is left, it takes each row to a rate between two worse ones. The last prints a plan of each
-row at its own rate (under each protocol, if there are several), for all seeds. Rows have the same names in all plans,
-so that the first seed is not trained again. A row that has not been tried yet is left out, and named. `--protocol`
-leaves out the plan's other protocols; `--show` prints the table that the choice was made by instead.
+until nothing is left (the exit code is then 1), it takes each row to a rate between two worse ones. The last prints
+a plan of each row at its own rate (under each protocol, if there are several), for all seeds. Rows have the same names
+in all plans, so that the first seed is not trained again. A row that has not been tried yet is left out, and named.
+`--protocol` leaves out the plan's other protocols; `--show` prints the table that the choice was made by instead.
 
 The choice is that of `benchmarks/label_free.py`: without a target in training the accuracy on the sources' held-out
 images, otherwise the mean information in the predictions on the target. It is made once for all targets, by the mean
