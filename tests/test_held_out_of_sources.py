@@ -38,7 +38,7 @@ def write(folder, published):
 def run(request, tmp_path_factory):
     """A run on two of a data set's domains for a third."""
     folder, published = tmp_path_factory.mktemp("data"), SETS[request.param]
-    write(folder / published.folder, published)
+    write(folder / published.folders[0], published)
     small = {"training.batch_size": 2, "data.image_size": 16, "training.device": "cpu", "network.width": 8}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("AFIELD_DATA", str(folder))
