@@ -7,6 +7,8 @@ from pathlib import Path
 import tomli_w
 
 from afield import AfieldError
+from afield.bench import worker
+from afield.bench.run import run_bench
 from afield.config.protocols import Protocol, protocols
 from afield.results.records import read_runs, record_files
 from afield.training.checkpoint import load_checkpoint
@@ -19,6 +21,8 @@ TINY_DIGITS = {
     "training.checkpoint_every": 50, "training.evaluate_every": 400,
 }  # fmt: skip
 """On the embedded digits, which every process knows."""
+DIVERGING = {"label": "too fast", "method": "baseline", "settings": {"training.lr": 1e30}}
+"""A row whose runs fail."""
 
 
 def register_toy_protocol(toy, monkeypatch):
@@ -31,6 +35,24 @@ def register_toy_protocol(toy, monkeypatch):
 def write_plan(path, settings=None, **changes):
     content = PLAN | {"settings": QUICK | (settings or {})} | changes
     Path(path).write_text(tomli_w.dumps({key: value for key, value in content.items() if value is not None}), "utf-8")
+
+
+def bench_plan(settings=None, out="out", **changes):
+    """Run a plan into a folder, in this process and silently."""
+    write_plan("plan.toml", settings, **changes)
+    return run_bench(Path("plan.toml"), Path(out), 1, progress=False)
+
+
+def count_trained(monkeypatch):
+    """Which runs train from now on, by label, target and seed."""
+    calls, plain = [], worker.train_job
+
+    def counting(job, folder):
+        calls.append((job.place.label, job.target, job.seed))
+        return plain(job, folder)
+
+    monkeypatch.setattr(worker, "train_job", counting)
+    return calls
 
 
 def write_digits_plan(path, seeds, method="baseline", **settings):
