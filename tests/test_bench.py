@@ -33,19 +33,11 @@ class Killed(BaseException):
 
 
 @pytest.fixture(autouse=True)
-def protocol(toy, monkeypatch):
-    register_toy_protocol(toy, monkeypatch)
-
-
-@pytest.fixture
-def home(tmp_path, monkeypatch):
+def home(toy, tmp_path, monkeypatch):
+    """A folder to stand in, and a protocol over the toy data."""
     monkeypatch.chdir(tmp_path)
+    register_toy_protocol(toy, monkeypatch)
     return tmp_path
-
-
-@pytest.fixture
-def bench(home):
-    return bench_plan
 
 
 @pytest.fixture
@@ -56,20 +48,20 @@ def trained(monkeypatch):
 ALL = [(label, target, seed) for label in ("baseline", "far") for target in ("dusk", "night") for seed in (0, 1)]
 
 
-def test_every_method_target_and_seed_is_recorded_once_and_not_run_again(bench, trained):
-    result = bench()
+def test_every_method_target_and_seed_is_recorded_once_and_not_run_again(trained):
+    result = bench_plan()
     assert (result.total, result.recorded, result.failures) == (8, 8, {})
     assert trained == ALL, "runs of one method are adjacent"
     assert list(recorded()) == ALL
     assert [file.name for file in Path("out").iterdir()] == ["records.jsonl"], "checkpoints are gone"
     before = Path("out/records.jsonl").read_bytes()
-    assert bench().recorded == 8
+    assert bench_plan().recorded == 8
     assert len(trained) == 8
     assert Path("out/records.jsonl").read_bytes() == before
 
 
-def test_a_record_names_protocol_and_row_and_its_table_follows(bench, toy):
-    bench(targets=None, seeds=[3])
+def test_a_record_names_protocol_and_row_and_its_table_follows(toy):
+    bench_plan(targets=None, seeds=[3])
     header = recorded()["far", "night", 3][0]
     assert header["label"] == "far"
     assert header["protocol"] | {"name": "toy/test", "version": 1, "checksum": toy.checksum()} == header["protocol"]
@@ -78,26 +70,28 @@ def test_a_record_names_protocol_and_row_and_its_table_follows(bench, toy):
     assert (list(table.columns), table.rows[0].average.n) == (["day", "dusk", "fog", "night"], 1)
 
 
-def test_two_plans_share_a_folder_and_what_they_have_in_common(bench, trained):
-    bench(methods=["baseline"], seeds=[0])
+def test_two_plans_share_a_folder_and_what_they_have_in_common(trained):
+    bench_plan(methods=["baseline"], seeds=[0])
     control = {"label": "control", "method": "baseline-align", "settings": {"method.align_weight": 0.0}}
-    bench(methods=["baseline", "baseline-align"], seeds=[0, 1], rows=[control])
+    bench_plan(methods=["baseline", "baseline-align"], seeds=[0, 1], rows=[control])
     assert len(trained) == len(set(trained)) == len(recorded()) == 2 + 10
     assert recorded()["control", "dusk", 1][0]["config"]["method"]["align_weight"] == 0.0
-    bench(methods=["baseline"], seeds=[0], settings={"training.steps": 5})
+    bench_plan(methods=["baseline"], seeds=[0], settings={"training.steps": 5})
     assert trained[12:] == [("baseline", "dusk", 0), ("baseline", "night", 0)], "with other settings it is another run"
-    bench(methods=["baseline"], seeds=[0], settings={"training.checkpoint_every": 7, "training.execution": "eager"})
+    bench_plan(
+        methods=["baseline"], seeds=[0], settings={"training.checkpoint_every": 7, "training.execution": "eager"}
+    )
     assert len(trained) == 14, "how often a run is saved does not make it another"
 
 
-def test_a_run_recorded_before_an_option_existed_is_not_run_again(bench, trained):
-    bench(methods=["far"], seeds=[0])
+def test_a_run_recorded_before_an_option_existed_is_not_run_again(trained):
+    bench_plan(methods=["far"], seeds=[0])
     records = read_records(Path("out/records.jsonl"))
     for record in records:
         if record["event"] == "run":
             del record["config"]["training"]["clip_norm"], record["config"]["method"]["reduction"]
     rewrite_records(Path("out/records.jsonl"), records)
-    bench(methods=["far"], seeds=[0])
+    bench_plan(methods=["far"], seeds=[0])
     assert len(trained) == 2
 
 
@@ -118,19 +112,19 @@ def steps_recorded(monkeypatch):
     return seen, watching
 
 
-def test_a_killed_benchmark_goes_on_where_it_was_and_ends_like_one_never_killed(bench, steps_recorded):
+def test_a_killed_benchmark_goes_on_where_it_was_and_ends_like_one_never_killed(steps_recorded):
     seen, kill = steps_recorded
-    bench(out="unbroken", targets=["dusk"])
+    bench_plan(out="unbroken", targets=["dusk"])
     whole = list(seen)
     seen.clear()
     kill.fatal = ("far-dusk-seed0", 10)
     with pytest.raises(Killed):
-        bench(targets=["dusk"])
+        bench_plan(targets=["dusk"])
     assert list(recorded()) == [("baseline", "dusk", 0), ("baseline", "dusk", 1)]
     (under_way,) = Path("out/runs").iterdir()
     assert (under_way / "last.ckpt").exists()
     kill.fatal = None
-    bench(targets=["dusk"])
+    bench_plan(targets=["dusk"])
     # The last checkpoint was of step 8: the evaluation at 5 is kept, the one at 10 is made again, nothing else is.
     again = whole.index(("far-dusk-seed0", 10))
     assert seen == whole[: again + 1] + whole[again:]
@@ -138,40 +132,40 @@ def test_a_killed_benchmark_goes_on_where_it_was_and_ends_like_one_never_killed(
     assert not Path("out/runs").exists()
 
 
-def test_a_run_whose_checkpoint_is_no_use_starts_anew(bench, steps_recorded):
+def test_a_run_whose_checkpoint_is_no_use_starts_anew(steps_recorded):
     seen, kill = steps_recorded
     kill.fatal = ("baseline-dusk-seed0", 10)
     with pytest.raises(Killed):
-        bench(methods=["baseline"], seeds=[0])
+        bench_plan(methods=["baseline"], seeds=[0])
     (under_way,) = Path("out/runs").iterdir()
     (under_way / "last.ckpt").write_bytes(b"half a checkpoint")
     seen.clear()
     kill.fatal = None
-    assert bench(methods=["baseline"], seeds=[0]).recorded == 2
+    assert bench_plan(methods=["baseline"], seeds=[0]).recorded == 2
     assert seen[:3] == [("baseline-dusk-seed0", step) for step in (5, 10, 12)]
     assert not Path("out/runs").exists()
 
 
-def test_a_kill_while_a_run_is_being_recorded_loses_that_run_alone(bench, trained):
-    bench(methods=["baseline"])
+def test_a_kill_while_a_run_is_being_recorded_loses_that_run_alone(trained):
+    bench_plan(methods=["baseline"])
     file = Path("out/records.jsonl")
     whole, first_three = file.read_bytes(), b"".join(file.read_bytes().splitlines(keepends=True)[:15])
     expected = recorded()
     for cut in (1, 2, 40, len(whole) - len(first_three) - 1):
         file.write_bytes(whole[:-cut])
         trained.clear()
-        bench(methods=["baseline"])
+        bench_plan(methods=["baseline"])
         assert trained == [("baseline", "night", 1)]
         assert recorded() == expected
         assert file.read_bytes().startswith(first_three)
 
 
-def test_checkpoints_that_a_kill_left_beside_their_record_are_removed_at_the_next_start(bench, trained):
+def test_checkpoints_that_a_kill_left_beside_their_record_are_removed_at_the_next_start(trained):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(BenchFolder, "tidy", lambda self, job: None)
-        bench(methods=["baseline"], seeds=[0])
+        bench_plan(methods=["baseline"], seeds=[0])
     assert len(list(Path("out/runs").iterdir())) == 2
-    bench(methods=["baseline"], seeds=[0])
+    bench_plan(methods=["baseline"], seeds=[0])
     assert not Path("out/runs").exists()
     assert len(trained) == 2
 
@@ -267,9 +261,9 @@ def test_one_bar_goes_over_all_runs_and_says_how_far_those_under_way_are(home, t
         ({"rows": [{"label": "x", "method": "far-conv", "settings": {"method.gate": "both"}}]}, "row 'x': .*conv"),
     ],
 )
-def test_a_plan_that_cannot_be_run_is_refused_before_anything_is_written(bench, trained, changes, message):
+def test_a_plan_that_cannot_be_run_is_refused_before_anything_is_written(trained, changes, message):
     with pytest.raises(AfieldError, match=message) as caught:
-        bench(**{"methods": ["baseline"], "seeds": [0]} | changes)
+        bench_plan(**{"methods": ["baseline"], "seeds": [0]} | changes)
     assert "\n" not in str(caught.value)
     assert not Path("out").exists()
     assert trained == []
@@ -283,21 +277,21 @@ def test_settings_may_be_written_with_or_without_quotes(home):
     assert (config.training.steps, config.training.lr, config.network.width) == (5, 0.1, 8)
 
 
-def test_a_folder_that_is_not_a_benchmarks_or_in_use_or_about_other_images_is_left_alone(bench, train_toy, trained):
+def test_a_folder_that_is_not_a_benchmarks_or_in_use_or_about_other_images_is_left_alone(train_toy, trained):
     train_toy("run", "baseline", 3)
     before = Path("run/records.jsonl").read_bytes()
     with pytest.raises(AfieldError, match="run holds a run of `afield train`"):
-        bench(out="run")
+        bench_plan(out="run")
     assert Path("run/records.jsonl").read_bytes() == before
     with open_folder(Path("out")), pytest.raises(AfieldError, match="another `afield bench` is at work in out"):
-        bench()
-    bench(methods=["baseline"], seeds=[0])
+        bench_plan()
+    bench_plan(methods=["baseline"], seeds=[0])
     file = Path("out/records.jsonl")
     records = read_records(file)
     records[0]["protocol"]["checksum"] = "other"
     rewrite_records(file, records)
     with pytest.raises(AfieldError, match="other images of 'toy'"):
-        bench()
+        bench_plan()
     assert len(trained) == 2
     with pytest.raises(AfieldError, match="at least one worker"):
         run_bench(Path("plan.toml"), Path("out"), 0)
