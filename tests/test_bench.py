@@ -170,7 +170,7 @@ def test_checkpoints_that_a_kill_left_beside_their_record_are_removed_at_the_nex
     assert len(trained) == 2
 
 
-def test_an_interrupt_says_what_is_recorded_and_the_same_command_goes_on(home, trained, monkeypatch, call):
+def test_an_interrupt_says_what_is_recorded_and_the_same_command_goes_on(trained, monkeypatch, call):
     counting = worker.train_job
 
     def interrupted(job, folder):
@@ -191,7 +191,7 @@ def test_an_interrupt_says_what_is_recorded_and_the_same_command_goes_on(home, t
     assert "8 of 8 runs are recorded" in out
 
 
-def test_the_command_prints_a_line_a_run_and_exits_with_1_if_one_failed(home, monkeypatch, call):
+def test_the_command_prints_a_line_a_run_and_exits_with_1_if_one_failed(monkeypatch, call):
     write_plan("plan.toml", methods=["baseline"], targets=["night"], seeds=[0], rows=[DIVERGING])
     code, out, err = call("bench", "plan.toml", "--out", "out")
     assert code == 1
@@ -208,7 +208,7 @@ def sources(evaluation):
     return sum(values) / len(values)
 
 
-def test_one_bar_goes_over_all_runs_and_says_how_far_those_under_way_are(home, train_toy):
+def test_one_bar_goes_over_all_runs_and_says_how_far_those_under_way_are(train_toy):
     label = "mine [/x] [bold]"  # shown as it is, though a terminal's library has such marks of its own
     write_plan("plan.toml", methods=[], rows=[{"label": label, "method": "far"}])
     jobs = read_plans([Path("plan.toml")])
@@ -269,7 +269,7 @@ def test_a_plan_that_cannot_be_run_is_refused_before_anything_is_written(trained
     assert trained == []
 
 
-def test_settings_may_be_written_with_or_without_quotes(home):
+def test_settings_may_be_written_with_or_without_quotes():
     plan = 'protocol = "toy/test"\nmethods = ["far"]\ntargets = ["night"]\nseeds = [0]\n[settings]\n'
     Path("plan.toml").write_text(plan + 'training.steps = 5\n"training.lr" = 0.1\nnetwork.width = 8\n', "utf-8")
     (job,) = read_plans([Path("plan.toml")])
@@ -335,7 +335,7 @@ def test_workers_share_the_gpus_and_the_processors(monkeypatch, home):
 
 
 @pytest.mark.skipif(not Path("/proc").exists(), reason="looks at processes by way of /proc")
-def test_killed_outright_it_leaves_no_process_behind_and_called_again_runs_nothing_twice(home, capsys):
+def test_killed_outright_it_leaves_no_process_behind_and_called_again_runs_nothing_twice(capsys):
     # On the embedded digits, because every process knows them.
     tiny = {"network.width": 8, "training.batch_size": 4, "training.steps": 200, "training.device": "cpu"}
     often = {"training.checkpoint_every": 10, "training.evaluate_every": 100}
