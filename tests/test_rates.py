@@ -78,7 +78,7 @@ def test_with_a_target_it_is_shown_what_other_selectors_would_choose(plan):
     shown = uda.stdout.splitlines()
     assert shown[0].endswith("| by `ensemble` | by `source-val` |")
     (dael,) = (line for line in shown if "| dael |" in line)
-    assert dael.endswith("| 0.04 | 0.04 |")
+    assert dael.endswith("| 0.08 | 0.04 |")
     assert "by `" not in rates(plan, "--records", RECORDS, "--protocol", "pacs/lite0", "--show").stdout
 
 
@@ -132,7 +132,13 @@ def test_rates_beside_the_best_are_tried_next_until_there_are_none(plan, tmp_pat
     assert done.returncode == 1
 
 
-@pytest.mark.parametrize(("chosen", "plan", "protocol"), [("pacs-dg-lite0.toml", "pacs-dg.toml", "pacs/lite0")])
+@pytest.mark.parametrize(
+    ("chosen", "plan", "protocol"),
+    [
+        ("pacs-dg-lite0.toml", "pacs-dg.toml", "pacs/lite0"),
+        ("pacs-uda-lite0.toml", "pacs-uda.toml", "pacs/lite0-uda"),
+    ],
+)
 def test_a_plan_of_chosen_rates_is_what_the_records_choose(chosen, plan, protocol):
     done = rates(ROOT / "plans" / plan, "--protocol", protocol, "--records", RECORDS)
     assert done.stdout == (ROOT / "plans" / chosen).read_text("utf-8")
