@@ -233,6 +233,8 @@ def _take_part(carry_out: CarryOut, config: Parcel, callbacks: bytes, fabric: Fa
     try:
         carry_out(unpack(config), pickle.loads(callbacks), fabric)
     except AfieldError as error:
+        if torch.distributed.is_initialized() and torch.distributed.get_backend() == "gloo":
+            _leave_group()  # NCCL's may wait for the other processes
         return str(error)
     except KeyboardInterrupt:
         return STOPPED
@@ -240,7 +242,11 @@ def _take_part(carry_out: CarryOut, config: Parcel, callbacks: bytes, fabric: Fa
         if is_loss_of_another(error):
             return LOST
         raise
-    # In good order, while Python still runs: threads of the group that live on at its end may abort the process.
+    _leave_group()
+    return None
+
+
+def _leave_group() -> None:
+    """In good order, while Python still runs: threads of the group that live on at its end may abort the process."""
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
-    return None
