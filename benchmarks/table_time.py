@@ -38,7 +38,7 @@ def measure(plan: Path, records: Path, workers: int) -> dict[str, Any]:
         "failed": done.returncode != 0,
         "steps": first["config"]["training"]["steps"],
         "workers": workers,
-        "minutes": round(seconds / 60, 1),
+        "seconds": round(seconds, 1),
         "seconds_of_runs": round(sum(run[-1]["seconds"] for run in made), 1),
         "device": first["device"],
         "torch": first["versions"]["torch"],
@@ -53,9 +53,9 @@ def runs_in(folder: Path) -> list[list[Record]]:
 def table(found: dict[str, Any]) -> str:
     """The measurement in Markdown."""
     head = ["plan", "methods", "runs", "steps", "processes", "minutes", "seconds per run"]
-    per_run = 60 * found["minutes"] / found["runs"]
-    cells = [found["plan"], found["methods"], found["runs"], found["steps"], found["workers"], found["minutes"]]
-    lines = [head, ["---", *["---:"] * 6], [*map(str, cells), f"{per_run:.1f}"]]
+    cells = [found["plan"], found["methods"], found["runs"], found["steps"], found["workers"]]
+    cells += [f"{found['seconds'] / 60:.1f}", f"{found['seconds'] / found['runs']:.1f}"]
+    lines = [head, ["---", *["---:"] * 6], [*map(str, cells)]]
     text = "\n".join(f"| {' | '.join(line)} |" for line in lines)
     note = " Some runs failed." if found["failed"] else ""
     return f"{text}\n\n{found['device']}, torch {found['torch']}.{note}"

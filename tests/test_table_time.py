@@ -29,7 +29,7 @@ def test_what_a_table_takes_is_measured_once_and_shown(tmp_path):
     assert done.returncode == 0, done.stderr
     found = json.loads(out.read_text())
     assert (found["plan"], found["methods"], found["runs"], found["failed"]) == ("plan.toml", 2, 2, False)
-    assert 60 * found["minutes"] >= found["seconds_of_runs"] - 3, "minutes are rounded to a tenth"
+    assert found["seconds"] > found["seconds_of_runs"] > 0, "one run at a time, and starting the process comes on top"
     shown = timed("--show", out)
     assert shown.stdout in done.stdout
     assert "| plan.toml | 2 | 2 | 1 | 1 |" in shown.stdout
