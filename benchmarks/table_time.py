@@ -1,7 +1,7 @@
 """How long a table takes: one `afield bench` of a plan from its start to its end, starting the processes and all.
 
     python benchmarks/table_time.py plans/pacs-dg-lite0.toml --records results/pacs --workers 10 --out FILE
-    python benchmarks/table_time.py --show FILE
+    python benchmarks/table_time.py --show FILE...
 
 Runs that the folder of records has already are not made again and not counted; those that are made stay in it.
 """
@@ -50,15 +50,21 @@ def runs_in(folder: Path) -> list[list[Record]]:
     return [run for file in record_files(folder) for run in read_runs(file)]
 
 
-def table(found: dict[str, Any]) -> str:
-    """The measurement in Markdown."""
+def table(measurements: list[dict[str, Any]]) -> str:
+    """The measurements in Markdown."""
     head = ["plan", "methods", "runs", "steps", "processes", "minutes", "seconds per run"]
-    cells = [found["plan"], found["methods"], found["runs"], found["steps"], found["workers"]]
-    cells += [f"{found['seconds'] / 60:.1f}", f"{found['seconds'] / found['runs']:.1f}"]
-    lines = [head, ["---", *["---:"] * 6], [*map(str, cells)]]
+    lines = [head, ["---", *["---:"] * 6], *map(cells, measurements)]
     text = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-    note = " Some runs failed." if found["failed"] else ""
-    return f"{text}\n\n{found['device']}, torch {found['torch']}.{note}"
+    notes = dict.fromkeys(f"{found['device']}, torch {found['torch']}." for found in measurements)
+    failed = [f"Some runs of {found['plan']} failed." for found in measurements if found["failed"]]
+    return f"{text}\n\n{' '.join([*notes, *failed])}"
+
+
+def cells(found: dict[str, Any]) -> list[str]:
+    """A line of the table."""
+    counts = [found["methods"], found["runs"], found["steps"], found["workers"]]
+    times = [f"{found['seconds'] / 60:.1f}", f"{found['seconds'] / found['runs']:.1f}"]
+    return [found["plan"], *map(str, counts), *times]
 
 
 def main() -> None:
@@ -68,16 +74,16 @@ def main() -> None:
     parser.add_argument("--records", type=Path, help="folder of records, as of afield bench --out")
     parser.add_argument("--workers", type=int, default=10, help="runs at the same time")
     parser.add_argument("--out", type=Path, help="JSON file to write")
-    parser.add_argument("--show", type=Path, help="print the table of such a file instead")
+    parser.add_argument("--show", type=Path, nargs="+", metavar="FILE", help="print the table of such files instead")
     arguments = parser.parse_args()
     if arguments.show:
-        print(table(json.loads(arguments.show.read_text("utf-8"))))
+        print(table([json.loads(file.read_text("utf-8")) for file in arguments.show]))
         return
     if not (arguments.plan and arguments.records and arguments.out):
         parser.error("a plan, --records and --out are needed, or --show")
     found = measure(arguments.plan, arguments.records, arguments.workers)
     write_whole(arguments.out, json.dumps(found, indent=1) + "\n")
-    print(table(found))
+    print(table([found]))
 
 
 if __name__ == "__main__":

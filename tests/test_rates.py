@@ -136,6 +136,7 @@ def test_rates_beside_the_best_are_tried_next_until_there_are_none(plan, tmp_pat
     ("chosen", "plan", "protocol"),
     [
         ("pacs-dg-lite0.toml", "pacs-dg.toml", "pacs/lite0"),
+        ("pacs-dg-mobilenetv2.toml", "pacs-dg.toml", "pacs/mobilenetv2"),
         ("pacs-uda-lite0.toml", "pacs-uda.toml", "pacs/lite0-uda"),
     ],
 )
