@@ -34,9 +34,9 @@ def seed_torch():
     torch.manual_seed(0)
 
 
-def build(name, *, hidden=(), **options):
+def build(name, *, hidden=(), batch_norm="together", **options):
     torch.manual_seed(0)
-    network = {"width": 8, "hidden": list(hidden)}
+    network = {"width": 8, "hidden": list(hidden), "batch_norm": batch_norm}
     return create_method(name, num_classes=CLASSES, num_sources=SOURCES, network=network, **options).double()
 
 
@@ -211,6 +211,48 @@ def test_a_step_costs_a_pass_to_learn_and_one_for_each_update_of_the_features(na
     method.backbone.register_forward_hook(lambda *_: passes.append("forward"))
     take_step(method, make_batch(), lambda losses: None)
     assert len(passes) == 1 + 3  # the classifiers part on the features that the first of them brings together
+
+
+def step_of(method, batch):
+    """The losses and gradients of each update of a step that moves nothing, and how many rows each pass of G has."""
+    updates, rows = [], []
+    method.backbone.register_forward_pre_hook(lambda _, inputs: rows.append(len(inputs[0])))
+
+    def look(losses):
+        method.zero_grad(set_to_none=True)
+        sum(losses.values()).backward()
+        updates.append((losses, {name: p.grad for name, p in method.named_parameters()}))
+
+    take_step(method, batch, look)
+    return updates, rows
+
+
+@pytest.mark.parametrize("hidden", [(), (6,)])
+@pytest.mark.parametrize("batch_norm", ["apart", "each", "none"])
+@pytest.mark.parametrize(("name", "target_batches"), [("mcd", 1), ("mcd", 3), ("m3sda-beta", 1)])
+def test_a_target_that_no_source_touches_passes_alone_which_changes_no_update(
+    name, batch_norm, hidden, target_batches, monkeypatch
+):
+    batch = make_batch()
+    batch = Batch(
+        torch.cat([batch.images, *[batch.images[LABELLED:] + i for i in range(1, target_batches)]]),
+        batch.labels,
+        SOURCES,
+    )
+    method = build(name, hidden=hidden, generator_updates=3, batch_norm=batch_norm)
+    alone, rows = step_of(method, batch)
+    target = target_batches * PER_DOMAIN
+    assert rows == [LABELLED + target, LABELLED, target, target, target]
+    monkeypatch.setattr(method, "target_is_alone", lambda: False)
+    together, rows = step_of(method, batch)
+    assert rows[-4:] == 4 * [LABELLED + target]
+    for (losses, gradients), (expected, expected_gradients) in zip(alone, together, strict=True):
+        for loss, value in expected.items():
+            same(losses[loss], value)
+        for parameter, gradient in expected_gradients.items():
+            if gradient is not None:
+                torch.testing.assert_close(gradients[parameter], gradient)
+            assert (gradients[parameter] is None) == (gradient is None)
 
 
 @pytest.mark.parametrize("name", METHODS)

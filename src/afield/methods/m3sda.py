@@ -103,9 +103,9 @@ class M3SDABeta(MCD):
         first, second = scores.chunk(2)
         return learned_by_each(first, batch) + learned_by_each(second, batch)
 
-    def discrepancy(self, scores: Tensor, batch: Batch) -> Tensor:
-        """The mean of d(C_i, C_i') on the target."""
-        first, second = scores[:, batch.num_labelled :].chunk(2)
+    def discrepancy(self, scores: Tensor) -> Tensor:
+        """The mean of d(C_i, C_i') from the target's scores."""
+        first, second = scores.chunk(2)
         return classifier_discrepancy(first, second)
 
 

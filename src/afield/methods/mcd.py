@@ -16,7 +16,8 @@ Differences from the paper:
   not train has no gradient, and keeps its momentum.
 - In all updates sources and target pass G together, normalised by the same statistics, and only A's pass moves the
   running ones. In the authors' code each domain passes alone, for which there is `network.batch_norm`, and the target,
-  which passes in B and C, moves them most.
+  which passes in B and C, moves them most. Where no sources' image changes what the target's become, C passes the
+  target alone, and B passes the sources without a gradient: the same losses and gradients with less work.
 - Classifiers are those of the network options, for the digits one linear layer (authors: two or three). Fully connected
   layers within G, which the authors have too, are `network.neck`.
 - Predictions are averaged; the authors add scores, and DASSL keeps F1 alone.
@@ -27,13 +28,14 @@ The weight of d is constant in the paper and is not ramped here.
 from collections.abc import Iterator
 from typing import ClassVar
 
+import torch
 from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from afield import Batch, Losses, Method, MethodOptions, register_method
 from afield.losses import classifier_discrepancy
-from afield.networks import Ensemble, mean_prediction, run_aside
+from afield.networks import Ensemble, mean_prediction, norms_of, run_aside
 
 
 class MCDOptions(MethodOptions):
@@ -69,19 +71,33 @@ class MCD(Method):
         weight = self.options.discrepancy_weight
         yield self.losses(batch)
 
-        vectors = self.features_aside(batch)
-        scores = run_aside(self.classifier, vectors.detach())
-        yield {"kept": self.classification(scores, batch), "apart": -weight * self.discrepancy(scores, batch)}
+        images, rows = self.images(batch), self.layout.stretches
+        kept = images[:0]
+        if self.target_is_alone():
+            kept, images = batch.split(images)
+            rows = [(len(images), True)]
+        with torch.no_grad():
+            others = [self.features_aside(kept)] if len(kept) else []
+        with self.layout.of(*rows):
+            vectors = self.features_aside(images)
+        scores = run_aside(self.classifier, torch.cat((*others, vectors.detach())))
+        apart = self.discrepancy(scores[:, batch.num_labelled :])
+        yield {"kept": self.classification(scores, batch), "apart": -weight * apart}
 
         for turn in range(self.options.generator_updates):
-            if turn:  # G is still as step B saw it in the first
-                vectors = self.features_aside(batch)
-            scores = run_aside(self.classifier, vectors, frozen=True)
-            yield {"together": weight * self.discrepancy(scores, batch)}
+            with self.layout.of(*rows):
+                if turn:  # G is still as step B saw it in the first
+                    vectors = self.features_aside(images)
+                scores = run_aside(self.classifier, vectors, frozen=True)
+            yield {"together": weight * self.discrepancy(scores[:, batch.num_labelled - len(kept) :])}
 
-    def features_aside(self, batch: Batch) -> Tensor:
-        """What G makes of a batch now; the running statistics stay as they are."""
-        vectors: Tensor = self.pool(run_aside(self.backbone, self.images(batch)))
+    def target_is_alone(self) -> bool:
+        """Whether what the network makes of the target's images depends on theirs alone."""
+        return self.layout.kind in ("apart", "each") or not any(norm.training for norm in norms_of(self))
+
+    def features_aside(self, images: Tensor) -> Tensor:
+        """What G makes of images now; the running statistics stay as they are."""
+        vectors: Tensor = self.pool(run_aside(self.backbone, images))
         return vectors
 
     def classification(self, scores: Tensor, batch: Batch) -> Tensor:
@@ -89,7 +105,7 @@ class MCD(Method):
         first, second = scores[:, : batch.num_labelled]
         return cross_entropy(first, batch.labels) + cross_entropy(second, batch.labels)
 
-    def discrepancy(self, scores: Tensor, batch: Batch) -> Tensor:
-        """d on the target."""
-        first, second = scores[:, batch.num_labelled :]
+    def discrepancy(self, scores: Tensor) -> Tensor:
+        """d, from the target's scores."""
+        first, second = scores
         return classifier_discrepancy(first, second)

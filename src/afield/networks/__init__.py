@@ -4,7 +4,7 @@ from afield.config.network import DIGIT_NETWORK, NetworkOptions
 from afield.networks.adversarial import Discriminator, reverse_gradient
 from afield.networks.backbones import build_backbone, check_backbone, map_shape, normalisation
 from afield.networks.bare import bare_backbones
-from afield.networks.batch_norm import Layout, arrange_batch_norm, hold_still, let_go, stands_still
+from afield.networks.batch_norm import Layout, arrange_batch_norm, hold_still, let_go, norms_of, stands_still
 from afield.networks.ensemble import Ensemble, mean_prediction
 from afield.networks.gates import (
     ChannelGate,
@@ -53,6 +53,7 @@ __all__ = [
     "map_shape",
     "mean_prediction",
     "normalisation",
+    "norms_of",
     "own_rows",
     "reverse_gradient",
     "run_aside",
