@@ -106,6 +106,20 @@ def scripted(monkeypatch, *scores, target=0.5):
     monkeypatch.setattr(Evaluator, "__call__", evaluate)
 
 
+def test_a_kept_checkpoint_is_that_of_its_evaluation_although_a_resumed_run_measures_otherwise(
+    train_toy, tmp_path, monkeypatch
+):
+    settings = every(2, 3) | {"training.keep": ["source-val"]}
+    with pytest.MonkeyPatch.context() as patch:
+        scripted(patch, 0.5, 0.9)
+        kill_before_step(patch, 5)
+        with pytest.raises(Killed):
+            train_toy(tmp_path / "run", "baseline", 8, settings=settings)
+    scripted(monkeypatch, 0.3, 0.3, 0.3)  # as other hardware may
+    run = train_toy(tmp_path / "run", "baseline", 8, settings=settings, resume=True).select("source-val")
+    assert run.step == load_checkpoint(run.checkpoint).step == 4
+
+
 def test_the_checkpoint_of_an_ensemble_is_that_of_an_earlier_evaluation_where_ranks_say_so(
     train_toy, tmp_path, monkeypatch
 ):

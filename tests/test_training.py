@@ -194,12 +194,12 @@ def test_a_loss_that_is_not_a_number_stops_the_run_and_keeps_the_last_checkpoint
 
     monkeypatch.setattr(Baseline, "losses", broken)
     with pytest.raises(
-        AfieldError, match=r"by step 7 in classification.*last\.ckpt keeps the good weights of step 4"
+        AfieldError, match=r"by step 7 in classification.*last\.ckpt keeps the good weights of step 5"
     ) as caught:
         train_toy(tmp_path / "run", "baseline")
     assert "\n" not in str(caught.value)
     assert load_checkpoint(tmp_path / "run" / "source-val.ckpt").step == 5
-    check_last_good(tmp_path / "run", 4)
+    check_last_good(tmp_path / "run", 5)  # that of the chosen evaluation, later than that of step 4
 
 
 @pytest.mark.parametrize("method", METHODS)

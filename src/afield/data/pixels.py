@@ -16,7 +16,7 @@ from afield.files import check_regular
 if TYPE_CHECKING:  # a process that only decodes does without pydantic
     from afield.config.data import Oblong
 
-PIXELS_VERSION = 1
+PIXELS_VERSION = 2
 """Raise it with every change that changes the pixels of an image: packed caches are kept under it."""
 
 MOST_PIXELS = 100_000_000
@@ -55,7 +55,8 @@ class UnreadableImageError(AfieldError):
 
 def read_square(source: str | Path | bytes, side: int, oblong: "Oblong") -> NDArray[np.uint8]:
     """An image file, or its content, as (side, side, 3)."""
-    with open_image(source, side) as image:
+    # What is decoded at just the size that is needed differs by several grey levels from the whole image made smaller.
+    with open_image(source, 2 * side) as image:
         try:
             return make_square(image, side, oblong)
         except UnreadableImageError as error:

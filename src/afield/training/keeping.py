@@ -21,18 +21,23 @@ class Keeper:
         self.alone = [name for name in dict.fromkeys(selectors) if name not in ("last", "ensemble")]
         self.ensemble = "ensemble" in selectors
 
-    def evaluated(self, history: Sequence[Record]) -> None:
-        """Save what chooses the newest evaluation, at which the run now stands."""
+    def evaluated(self, history: Sequence[Record]) -> bool:
+        """Save what chooses the newest evaluation, at which the run now stands; whether anything does.
+
+        If so it is the last checkpoint, too. A run that went back to before it would evaluate this step anew, and with
+        other processes or on a GPU perhaps choose otherwise than the files that are kept.
+        """
         newest = history[-1]
         files = [self.folder.checkpoint(name) for name in self.alone if select(history, name) is newest]
         if self.ensemble and any(each is newest for each in undominated(history)):
             files.append(self.folder.candidate(newest["step"]))
         if files:
             self.save(files[0])
-        for file in files[1:]:
-            link(files[0], file)
+            for file in (*files[1:], self.folder.last):
+                link(files[0], file)
         if self.ensemble:
             link(self.folder.candidate(select(history, "ensemble")["step"]), self.folder.checkpoint("ensemble"))
+        return bool(files)
 
     def saved(self, history: Sequence[Record]) -> None:
         """Remove candidates that can no longer be chosen: a resumed run does not go back to before this step."""

@@ -190,17 +190,18 @@ class Loop:
                 if due[0] and self.leads:
                     history.append(self._evaluate(losses))
                     progress.evaluated(history[-1])
-                    self.keeper.evaluated(history)
+                    if self.keeper.evaluated(history):
+                        self.saved_step = self.step
                     self.listeners.evaluated(history[-1])
                     stopped = self._stops(history)
                     if stopped:
                         progress.say(self._why_stopped())
                 if due[0] and self.options.patience:
                     stopped = self.fabric.broadcast(stopped)
-                if due[1] or stopped:
+                if (due[1] or stopped) and self.saved_step != self.step:
                     self._save(self.folder.last)
-                    if self.leads:
-                        self.keeper.saved(history)
+                if self.leads and self.saved_step == self.step:
+                    self.keeper.saved(history)
                 if due[0] or listening:
                     self._heed_callbacks()
                 beat()
