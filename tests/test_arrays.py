@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 
 from afield.config.data import DataOptions
 from afield.data.arrays import from_arrays
@@ -65,6 +66,13 @@ def test_a_list_may_hold_images_of_any_sizes():
     assert data["c"].train.images.sizes().tolist() == [[9, 28], [9, 29], [9, 30], [9, 9]]
     assert data.sized(8)["a"].train.images.read(np.arange(8)).shape == (8, 8, 8, 3)
     assert from_arrays(list(pixels(COUNT, 8, 8, 3)), LABELS, DOMAINS).image_size == 8
+
+
+def test_labels_may_be_a_list_of_numpys_or_pytorchs_numbers():
+    numbers = np.array([0, 1, 2, -1] * 6)
+    for labels in (list(numbers), list(torch.from_numpy(numbers))):
+        data = from_arrays(pixels(24, 8, 8, 3), labels, ["a"] * 12 + ["b"] * 12)
+        assert data.classes == ("0", "1", "2")
 
 
 def test_labels_may_be_numbers_names_or_missing():

@@ -12,6 +12,7 @@ from afield import AfieldError
 from afield.app import compare as compare_module
 from afield.app.cli import main
 from afield.app.compare import compare
+from afield.app.model import find_checkpoint
 from afield.data.registry import _builders
 from afield.methods.baseline import Baseline
 from afield.results.ranking import Ranking
@@ -46,6 +47,23 @@ def test_selectors_that_contradict_each_other_do_not_agree():
     opposed = Ranking(contender("one", **sources) | contender("other", **sure))
     assert opposed.agreement == pytest.approx(0)
     assert "3 of 6 selectors" in opposed.verdict
+
+
+def test_selectors_that_rank_alike_agree_wholly_though_they_find_some_runs_equally_good():
+    alike = Ranking(contender("one") | contender("better", **BETTER) | contender("other"))
+    assert set(alike.places["snd"].values()) == {1, 2.5}
+    assert alike.agreement == pytest.approx(1)
+    equal = Ranking(contender("one") | contender("other"))
+    assert equal.agreement is None
+    assert "6 of 6 selectors put it first, 6 with others as good; every selector finds all equally" in equal.verdict
+
+
+def test_it_is_said_how_many_selectors_put_the_first_run_before_all_others():
+    one, other = contender("one", source=0.9, snd=2.0), contender("other")
+    found = Ranking(one | other)
+    assert found.alone_first == ["source-val", "snd"]
+    assert "one is chosen without labels: 6 of 6 selectors put it first, 4 with others as good;" in found.verdict
+    assert found.as_values()["alone_first"] == ["source-val", "snd"]
 
 
 def test_a_few_labels_decide_and_are_named():
@@ -129,6 +147,18 @@ def test_labelled_images_choose_and_nothing_else(compared, toy, tmp_path):
     chosen, _ = compare("toy", "night", ["baseline", "dann"], out, labelled=tmp_path / "few.csv", **call)
     assert chosen.right[found.order[-1]] == chosen.labelled == 6
     assert (out / "dann" / "records.jsonl").read_bytes() == before
+
+
+def test_a_comparison_with_other_settings_is_refused_once_and_before_training(compared):
+    out = compared[0]
+    with pytest.raises(AfieldError, match=r"c holds a comparison with other settings: .*steps = 9.*another folder$"):
+        compare("toy", "night", ["baseline", "dann"], out, steps=9, settings=SMALL, progress=False)
+
+
+def test_a_comparisons_folder_is_the_model_that_it_chose(compared):
+    out = compared[0]
+    assert find_checkpoint(out) == out / "chosen.ckpt"
+    assert afield.load(out).config.method_name == json.loads((out / "comparison.json").read_text())["chosen"]
 
 
 SMALL_WORDS = [word for key, value in SMALL.items() for word in ("--set", f"{key}={value}")]

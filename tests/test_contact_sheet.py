@@ -55,6 +55,12 @@ def cells(text, name):
     return [cell.strip() for cell in line.strip("│").split("│")]
 
 
+def test_held_out_images_of_a_domain_without_labels_are_counted(odd):
+    bare = domain("bare", split([(40, 20)] * 27), split([(40, 20)] * 9))
+    row = cells(text_of(data_set(first=odd["first"], bare=bare)), "bare")
+    assert row[1:4] == ["-", "9", "27"]
+
+
 def test_the_table_has_counts_sizes_and_origins(odd):
     text = text_of(odd)
     assert "odd: 3 domains, 3 classes" in text

@@ -1,6 +1,7 @@
 """The demonstration on a user's own photographs: which target, what is trained, the picture, and bad input."""
 
 import json
+from functools import partial
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from afield.app.demo_picture import chosen_images, heading, picture, short
 from afield.data.domain import Split
 from afield.errors import AfieldError
 from support.images import write_folder
+from support.resuming import Killed, kill_before_step
 
 CLASSES = {"bus": 6, "car": 6, "tram": 6}
 TINY = [
@@ -55,6 +57,21 @@ def test_photographs_train_both_methods_alike_and_give_a_table_and_a_picture(cal
         image.load()
         assert min(image.size) > 200
     assert "d/predictions.png" in out
+
+
+def test_called_again_it_goes_on_where_it_was_stopped(photos, tmp_path):
+    asked = {"target": "south", "steps": 2, "backbone": "mobilenetv3_small_050", "pretrained": False, "batch_size": 4}
+    again = partial(run_demo, tmp_path / "d", photos=photos, progress=False, settings={"data.image_size": 72}, **asked)
+    with pytest.MonkeyPatch.context() as patch:
+        kill_before_step(patch, 1)
+        with pytest.raises(Killed):
+            again()
+    assert not (tmp_path / "d/far-seed0").exists()
+    runs = again().runs
+    assert {method: run.step for method, (run,) in runs.items()} == {"baseline": 2, "far": 2}
+    before = (tmp_path / "d/far-seed0/records.jsonl").read_bytes()
+    again()
+    assert (tmp_path / "d/far-seed0/records.jsonl").read_bytes() == before, "what has ended is not trained again"
 
 
 def test_without_a_word_it_adapts_to_the_domain_without_labels_in_few_steps(photos, tmp_path, monkeypatch):

@@ -108,7 +108,7 @@ def test_classes_and_accuracy_agree_and_errors_are_all_there(evaluation, toy):
 
 
 def test_the_command_prints_calibration_and_classes(run, evaluation, call):
-    code, shown, said = call("evaluate", run.folder, "--domain", "night", "--domain", "day")
+    code, shown, said = call("evaluate", run.folder, "--domain", "night,day")
     assert (code, said) == (0, "")
     night = evaluation.results["night"]
     row = next(line for line in shown.splitlines() if " night " in line)

@@ -85,6 +85,13 @@ def test_a_row_without_a_label_is_an_unlabelled_image(manifest, rows):
     assert "domain a: 2 of 10 images have no label" in data.notes
 
 
+def test_a_label_of_minus_one_is_none(manifest, rows):
+    numbers = {"bus": 0, "car": 1, None: None}
+    written = [(name, domain, -1 if "004" in name else numbers[label]) for name, domain, label in rows]
+    data = opened(write(manifest, written))
+    assert (len(data["a"].unlabelled), data.classes) == (2, ("0", "1"))
+
+
 def test_labels_may_be_numbers(tmp_path, rows):
     numbers = {"bus": 2, "car": 10, None: None}
     written = [(name, domain, numbers[label]) for name, domain, label in rows]

@@ -243,6 +243,21 @@ def test_an_evaluation_says_that_the_images_have_changed_since_training(tmp_path
     assert call_here("evaluate", "run", "--data", "others").stderr == ""
 
 
+def test_a_run_whose_images_are_elsewhere_by_now_says_so(tmp_path, call_here):
+    write_folder(tmp_path / "photos", {"a": CLASSES, "b": CLASSES, "c": CLASSES})
+    done = call_here(
+        "train", "--data", "photos", "--target", "c", "--method", "baseline", "--steps", "2", "--out", "r", *SET
+    )
+    assert done.returncode == 0, done.stderr
+    (tmp_path / "photos").rename(tmp_path / "elsewhere")
+    lost = "the run's images cannot be opened: unknown data set 'photos'"
+    said = refused(call_here("evaluate", "r"))
+    assert lost in said
+    assert said.endswith("data (--data) says where they are now")
+    assert call_here("evaluate", "r", "--data", "elsewhere").returncode == 0
+    assert lost in refused(call_here("train", "--out", "r", "--resume"))
+
+
 def test_a_leak_is_named(tmp_path):
     both = {"bus": 4, "car": 4}
     write_folder(tmp_path / "photos", {"a": both, "b": both})

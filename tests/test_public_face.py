@@ -98,6 +98,14 @@ def test_predict_takes_paths_pil_images_arrays_and_tensors_and_says_the_same_of_
         assert model.predict(one) == said[:1]
 
 
+def test_grey_images_need_no_channels_whether_they_are_one_or_several(model, pictures):
+    grey = pictures.mean(axis=3).astype(np.uint8)  # (number, H, W)
+    expected = model.predict_proba(np.stack([grey] * 3, axis=3))
+    for same in (grey, grey[..., None], list(grey), list(grey[..., None]), torch.from_numpy(grey)[:, None]):
+        torch.testing.assert_close(model.predict_proba(same), expected)
+    assert model.predict(grey[0]) == model.predict(grey[0][..., None]) == model.predict(grey)[:1]
+
+
 def test_images_of_any_size_and_greyscale_are_taken(model):
     assert len(model.predict([Image.new("L", (50, 20)), Image.new("RGBA", (8, 8)), np.zeros((40, 40), np.uint8)])) == 3
 
@@ -107,7 +115,8 @@ def test_no_images_give_no_predictions(model):
 
 
 @pytest.mark.parametrize(
-    "images", [3, None, [3], np.zeros((4, 4, 2), np.uint8), torch.zeros(4, 8, 8), np.zeros((8, 8, 3), int), "no.png"]
+    "images",
+    [3, None, [3], b"bytes", np.zeros((4, 4, 2), np.uint8), torch.zeros(4, 8, 8), np.zeros((8, 8, 3), int), "no.png"],
 )
 def test_what_is_no_image_is_a_clear_error(model, images):
     with pytest.raises(afield.AfieldError, match=r"image|no file"):

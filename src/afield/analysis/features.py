@@ -34,7 +34,7 @@ class Features:
     means: dict[str, Floats]
     """By map (F, A, ...), the mean over positions of each channel."""
     pooled: dict[str, Floats]
-    """By map, the vector that the classifier would read."""
+    """By map, the pooled vector; what the classifier reads, unless a method has layers in between."""
 
 
 @dataclass(frozen=True)

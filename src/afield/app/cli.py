@@ -40,8 +40,8 @@ from afield.app.options import (
     Task,
     Weights,
     name_of_method,
+    parsed_names,
     parsed_settings,
-    parsed_sources,
 )
 from afield.app.report_commands import figure as figure_command
 from afield.app.report_commands import report as report_command
@@ -122,7 +122,7 @@ def train(
     from afield.app.train import train as run_training
 
     run = run_training(
-        data, task, target, method, steps, seed, folder, sources=parsed_sources(sources), backbone=backbone,
+        data, task, target, method, steps, seed, folder, sources=parsed_names(sources), backbone=backbone,
         pretrained=pretrained, weights=weights, lr=lr, batch_size=batch_size, device=device, config=config,
         settings=parsed_settings(settings, skip_bad), resume=resume, overwrite=overwrite, selector=selector,
         show_config=show_config,

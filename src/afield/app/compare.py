@@ -9,14 +9,14 @@ from typing import Any
 import torch
 from rich.table import Table
 
-from afield.app.asked import asked_layers, check_early, data_options
+from afield.app.asked import asked_layers, check_early, data_options, read_stored
 from afield.app.model import load
 from afield.app.show import empty_table
 from afield.app.side_by_side import Calls, train_side_by_side
 from afield.app.train import train
 from afield.config.catalogue import canonical_name, check_sources, find_entry
 from afield.config.data import OWN_PRESETS, TaskOptions
-from afield.config.layers import Values
+from afield.config.layers import Values, check_same, completed, merge, resolve
 from afield.data.domain import DomainSet
 from afield.data.open import open_data
 from afield.data.pixels import read_square
@@ -25,14 +25,14 @@ from afield.data.task import check_task
 from afield.errors import AfieldError, printable, unknown
 from afield.files import check_regular, link, write_whole
 from afield.methods.registry import AnyMethod, name_of
-from afield.results.folder import RunFolder
+from afield.results.folder import CHOSEN, RunFolder
 from afield.results.ranking import Ranking
 from afield.results.run import read_run
 from afield.results.summary import percent
 from afield.training.devices import best_device
 from afield.training.progress import Display
 
-CHOSEN, VALUES = "chosen.ckpt", "comparison.json"
+VALUES = "comparison.json"
 SIDE_TO_READ = 32
 """The size at which a labelled image is read, to check that it can be: the size a run will use is not known yet."""
 
@@ -82,6 +82,8 @@ def compare(
     for name in names:
         check_sources(find_entry(name), len(sources))
     check_labels(images, domains.classes)
+    for name in names:
+        check_like_before(out / name, asked_layers(None, settings, method=name, **task, **asked))
     if count > 1 and isinstance(data, str) and data in builders() and data not in OWN_PRESETS:
         data = load_data(data)  # registered in this process, so that others could not open it by its name
     common = asked | {"data": data, "task": "uda", "target": target, "settings": settings}
@@ -98,6 +100,16 @@ def compare(
     link(runs[found.order[0]].checkpoint, out / CHOSEN)
     write_whole(out / VALUES, json.dumps(found.as_values() | {"failures": failures}, indent=2) + "\n")
     return found, failures
+
+
+def check_like_before(folder: Path, layers: list[Values]) -> None:
+    """Raise if a method has been trained for this comparison with other settings."""
+    if RunFolder(folder).config.exists():
+        try:
+            check_same(resolve(completed(read_stored(RunFolder(folder)))), merge(*layers))
+        except AfieldError as error:
+            ways = "give the same settings to go on with that comparison, or another folder"
+            raise AfieldError(f"{folder.parent} holds a comparison with other settings: {error}; {ways}") from error
 
 
 def fitting_methods(names: list[str], count: int, say: Callable[[str], None]) -> list[str]:
@@ -183,7 +195,8 @@ def count_right(checkpoint: Path, images: dict[Path, str]) -> int:
 def ranking_table(found: Ranking, target: str) -> Table:
     """One row per run, the best first: its place by each selector, 1 for the best."""
     few = [f"right of {found.labelled}"] if found.right is not None else []
-    title = f"target {target} (its test labels were not used to choose)"
+    known = any(run.accuracy[target] is not None for run in found.runs.values())
+    title = f"target {target} ({'its test labels were not used to choose' if known else 'it has no labels'})"
     table = empty_table(title, ["method"], [*few, "mean place", *found.places, "target accuracy"])
     for name in found.order:
         cells = [str(found.right[name])] if found.right is not None else []

@@ -21,8 +21,8 @@ from afield.app.options import (
     Steps,
     Weights,
     name_of_method,
+    parsed_names,
     parsed_settings,
-    parsed_sources,
 )
 from afield.app.report_commands import check_installed, write_page
 from afield.app.screen import out, wide_screen
@@ -67,12 +67,13 @@ def compare(
 ) -> None:
     """Train several methods on a target and choose the best without its labels. The same command again continues."""
     names = [str(name_of_method(name.strip())) for name in methods.split(",")] if methods is not None else list(USUAL)
-    from afield.app.compare import CHOSEN, ranking_table
     from afield.app.compare import compare as run_comparison
+    from afield.app.compare import ranking_table
+    from afield.results.folder import CHOSEN
 
     found, failures = run_comparison(
         data, target, names, folder, labelled=labelled, settings=parsed_settings(settings, skip_bad),
-        sources=parsed_sources(sources), backbone=backbone, pretrained=pretrained, weights=weights, steps=steps, lr=lr,
+        sources=parsed_names(sources), backbone=backbone, pretrained=pretrained, weights=weights, steps=steps, lr=lr,
         batch_size=batch_size, device=device, seed=seed, workers=workers, fitting=methods is None,
     )  # fmt: skip
     page = report_of([found.runs[name].folder for name in found.order], folder / "report.html")

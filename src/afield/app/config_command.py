@@ -22,8 +22,8 @@ from afield.app.options import (
     Target,
     Task,
     Weights,
+    parsed_names,
     parsed_settings,
-    parsed_sources,
 )
 
 
@@ -53,7 +53,7 @@ def config(
 
     layers = asked_layers(
         config, parsed_settings(settings, skip_bad), data=data, task=task, target=target,
-        sources=parsed_sources(sources), method=method, backbone=backbone, pretrained=pretrained, weights=weights,
+        sources=parsed_names(sources), method=method, backbone=backbone, pretrained=pretrained, weights=weights,
         steps=steps, lr=lr, batch_size=batch_size, device=device, seed=seed,
     )  # fmt: skip
     text = commented(config_to_be(layers))

@@ -64,6 +64,8 @@ def run_demo(
 ) -> DemoResult:
     """Train both methods once per seed, with the same data, network, steps and seeds, each into its own folder.
 
+    Called again with the same settings it goes on where it was stopped.
+
     `photos` is a folder of images, or anything else that `afield.train` takes as data; without it the digits are used.
     `asked` are further arguments of `afield.train`.
     """
@@ -74,8 +76,9 @@ def run_demo(
     target = target or (usual_target(data) if photos else TARGET)
     check_sources(data, target)
     folders = {(method, seed): out / f"{method}-seed{seed}" for seed in range(seeds) for method in METHODS}
-    for folder in folders.values():
-        RunFolder(folder).check(resume=False, overwrite=overwrite, resumable=False)
+    begun = {key for key, folder in folders.items() if RunFolder(folder).config.exists() and not overwrite}
+    for key, folder in folders.items():
+        RunFolder(folder).check(resume=key in begun, overwrite=overwrite)
     if photos:
         Display(progress).say(f"target {printable(target)} of {', '.join(map(printable, data.domains))}")
         config = choose_config(data, layers, [])
@@ -86,8 +89,8 @@ def run_demo(
     runs: dict[str, list[Run]] = {method: [] for method in METHODS}
     for (method, seed), folder in folders.items():
         run = train(
-            name, "uda", target, method, seed=seed, out=folder, overwrite=overwrite, progress=progress,
-            settings=settings, **asked,
+            name, "uda", target, method, seed=seed, out=folder, resume=(method, seed) in begun, overwrite=overwrite,
+            progress=progress, settings=settings, **asked,
         )  # fmt: skip
         runs[method].append(run)
     return DemoResult(data, target, runs)

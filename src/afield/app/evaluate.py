@@ -14,7 +14,7 @@ from afield.app.model import Model, check_numbers, load
 from afield.data.contact_sheet import save_sheet
 from afield.data.domain import DomainSet
 from afield.data.error_sheet import Mistake, error_sheet
-from afield.data.open import open_data
+from afield.data.open import open_data, open_own
 from afield.data.task import LabelledView, UnlabelledView
 from afield.errors import AfieldError
 from afield.files import making_folder
@@ -82,7 +82,7 @@ def evaluate_checkpoint(
     if not isinstance(data, DomainSet):
         options = model.config.data
         own = data is None or data == options.name
-        data = open_data(options if data is None else options.model_copy(update={"name": data}))
+        data = open_own(options) if data is None else open_data(options.model_copy(update={"name": data}))
         note = changed_since(checkpoint, data) if own else ""
     data = data.with_sources(model.sources)
     views = test_views(model, data, domains, checkpoint)

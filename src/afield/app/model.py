@@ -22,7 +22,7 @@ from afield.errors import AfieldError
 from afield.methods import Method
 from afield.methods.create import method_of
 from afield.methods.registry import AnyMethod, find_method, name_of
-from afield.results.folder import RunFolder
+from afield.results.folder import CHOSEN, RunFolder
 from afield.training.checkpoint import Checkpoint, load_checkpoint
 
 MOST_IMAGES, MOST_PIXELS = 256, 64 * 224**2
@@ -139,6 +139,8 @@ def find_checkpoint(path: Path, selector: str | None = None) -> Path:
     file = folder.checkpoint(selector or "last")
     if file.is_file():
         return file
+    if not folder.holds_run and selector is None and (path / CHOSEN).is_file():  # of a comparison
+        return path / CHOSEN
     if not folder.kept:
         raise AfieldError(f"no checkpoint in folder {path}: a run's folder has a {folder.last.name}")
     kept = ", ".join(folder.kept)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from afield.app.completion import data_names
-from afield.app.options import ChosenBy, MethodAgain, SkipBad, name_of_method
+from afield.app.options import ChosenBy, MethodAgain, SkipBad, name_of_method, parsed_names
 from afield.app.screen import wide_screen
 from afield.errors import printable
 
@@ -20,7 +20,9 @@ def evaluate(
     data: Annotated[
         str | None, typer.Option(help="Data set; default: the one it was trained on.", autocompletion=data_names)
     ] = None,
-    domain: Annotated[list[str] | None, typer.Option(help="Domain; may be repeated; default: all.")] = None,
+    domain: Annotated[
+        list[str] | None, typer.Option(help="Domains, such as mnist,uci; may be repeated; default: all.")
+    ] = None,
     selector: ChosenBy = None,
     method: MethodAgain = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
@@ -33,11 +35,12 @@ def evaluate(
 
     if errors:
         check_sheet(errors)
+    domains = parsed_names(domain, "--domain")
     method = name_of_method(method)
     from afield.app.evaluate import evaluate_checkpoint, write_errors
     from afield.app.show import evaluation_tables
 
-    evaluation = evaluate_checkpoint(checkpoint, data, domain, selector=selector, method=method)
+    evaluation = evaluate_checkpoint(checkpoint, data, domains, selector=selector, method=method)
     if evaluation.note:
         print(f"note: {printable(evaluation.note)}", file=sys.stderr)
     said = write_errors(evaluation, errors) if errors else ""

@@ -87,11 +87,11 @@ def name_of_method(given: str | None) -> str | None:
     return import_method(given) if given and is_reference(given) else given
 
 
-def parsed_sources(texts: list[str] | None) -> list[str] | None:
-    """The names in all of --sources; None: not given."""
+def parsed_names(texts: list[str] | None, option: str = "--sources") -> list[str] | None:
+    """The names in all of an option that may be repeated, and takes several with commas; None: not given."""
     names = [name.strip() for text in texts or () for name in text.split(",")]
     if "" in names:
-        raise AfieldError(f"--sources takes names such as mnist,uci, not '{','.join(names)}'")
+        raise AfieldError(f"{option} takes names such as mnist,uci, not '{','.join(names)}'")
     return names or None
 
 

@@ -90,8 +90,11 @@ def domain_table(data: DomainSet) -> Table:
 
 
 def distinct_splits(domain: Domain) -> dict[str, Split]:
-    """The splits by name, each image in one of them: an unlabelled domain has the same images in `train` and `test`."""
-    return domain.splits if domain.labelled else {"unlabelled": domain.train}
+    """The splits by name, each image in one of them: without labels, `train` and `test` may have the same ones."""
+    if domain.labelled:
+        return domain.splits
+    held_out = {} if domain.test.images is domain.train.images else {"test": domain.test}
+    return held_out | {"unlabelled": domain.train}
 
 
 def image_size(domain: Domain) -> str:

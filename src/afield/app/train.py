@@ -20,7 +20,7 @@ from afield.config.selectors import check_selector
 from afield.config.torchrun import leads, torchrun
 from afield.data.domain import DomainSet
 from afield.data.entries import some_of
-from afield.data.open import open_data
+from afield.data.open import open_data, open_own
 from afield.data.registry import builders
 from afield.data.task import notes_on_task
 from afield.errors import AfieldError
@@ -123,7 +123,7 @@ def train(
     source: DomainSet | DataOptions = data if isinstance(data, DomainSet) else data_options(*stored, *layers)
     if isinstance(source, DataOptions) and source.name in builders() and source.name not in OWN_PRESETS:
         source = open_data(source)  # registered in this process, so that others could not open it by its name
-    resolved = choose_config(_opened(source), layers, stored)
+    resolved = choose_config(_opened_again(source) if resume else _opened(source), layers, stored)
     if not resume:
         resolved = keeping(resolved, selector)
     elif selector != "last" and selector not in resolved.training.keep:
@@ -198,6 +198,11 @@ def describe(config: Config, loop: Loop) -> str:
 def _opened(source: DomainSet | DataOptions) -> DomainSet:
     """The data set. Several processes open it by its options each, because sending the images would be slow."""
     return source if isinstance(source, DomainSet) else open_data(source)
+
+
+def _opened_again(source: DomainSet | DataOptions) -> DomainSet:
+    hint = "the run goes on where they are found as at its start; images that came from Python are given again as data"
+    return source if isinstance(source, DomainSet) else open_own(source, hint)
 
 
 def _in_processes(config: Config, callbacks: Sequence[Callback], carry_out: CarryOut) -> str | None:

@@ -55,7 +55,9 @@ class NetworkOptions(BaseModel):
         if self.pretrained and self.backbone == DIGIT_NETWORK:
             raise ValueError("pretrained needs a timm backbone: there are no ImageNet weights for the digit network")
         if self.pretrained and self.weights:
-            raise ValueError("pretrained and weights are two ways to start the backbone: choose one")
+            raise ValueError(
+                "pretrained and weights are two ways to start the backbone: choose one (--no-pretrained: weights)"
+            )
         if self.batch_norm == "frozen" and not self.starts_trained:
             raise ValueError("batch_norm 'frozen' keeps pretrained statistics: set pretrained or weights")
         if self.batch_norm == "none" and self.backbone != DIGIT_NETWORK:

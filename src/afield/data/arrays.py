@@ -142,6 +142,8 @@ def _domain(number: int, domain: object) -> str:
 
 def _label(number: int, label: object, classes: Sequence[str] | None) -> str | None:
     """The class's name; None where there is no label."""
+    if getattr(label, "ndim", None) == 0:  # a number of NumPy's or PyTorch's
+        label = label.item()  # type: ignore[attr-defined]
     if label is None or label == "" or label == -1 or label != label:  # NaN, as pandas has it for none
         return None
     if isinstance(label, int):

@@ -56,7 +56,8 @@ class Domain:
     """One way of taking pictures of the same classes.
 
     `train` is learned from and `test` is measured on; `validation`, where there is one, takes the place of `test` in
-    choosing among a run's evaluations. A domain without labels has the same images, without labels, in both.
+    choosing among a run's evaluations. A domain without labels has the same images, without labels, in both, unless its
+    splits are given.
     """
 
     name: str

@@ -18,6 +18,8 @@ SMALL_BYTES, MOST_TIMES = 10_000_000, 100
 """A Parquet manifest may unpack to so many bytes, or to so many times its size: names of files pack to a twentieth."""
 WORKING_BYTES = 256_000_000
 """What Arrow may take beside that; it reserves memory in large pieces."""
+NO_LABEL = "-1"
+"""As scikit-learn and many data sets write that a label is not known."""
 LAYOUT = "a manifest has the columns path, domain, label and, where splits are given, split"
 
 
@@ -35,6 +37,7 @@ def list_manifest(path: Path, *, skip_bad: bool = False, domain: str = "", label
         if file in rows:
             raise AfieldError(f"{where}: {file} stands in row {rows[file]} already")
         rows[file] = row
+        label_name = None if label_name == NO_LABEL else label_name
         entries.append(ImageEntry(file, domain_name, label_name, split_named(split, where) if split else None))
     if not entries:
         raise AfieldError(f"no images in {path}: it has no rows")

@@ -42,6 +42,14 @@ def open_data(options: DataOptions) -> DomainSet:
     return _opened[key]
 
 
+def open_own(options: DataOptions, hint: str = "data (--data) says where they are now") -> DomainSet:
+    """The data set that a run was trained on; where it cannot be opened, the error says whose it is, and the hint."""
+    try:
+        return open_data(options)
+    except AfieldError as error:
+        raise AfieldError(f"the run's images cannot be opened: {error}; {hint}") from error
+
+
 def _list(options: DataOptions) -> Listing:
     """The images of a data set that is not registered."""
     name = os.path.expanduser(options.name)  # noqa: PTH111 - no shell does so after an equals sign

@@ -48,7 +48,7 @@ UPLOADS_KEPT = 2  # what is trained on and what is tested on
 def make_resident(splits: Sequence[Images], device: torch.device) -> ResidentImages:
     """The splits on a device. The last ones stay there, so that many runs on one data set upload it once."""
     for known, _ in _uploads:
-        if known.parts[0].device == device and known.holds(splits):
+        if known.parts[0].device == torch.empty(0, device=device).device and known.holds(splits):  # "cuda" is "cuda:0"
             return known
     del _uploads[: len(_uploads) + 1 - UPLOADS_KEPT]
     made = ResidentImages(splits, device)

@@ -14,8 +14,8 @@ What teaches (p_i in L_cr, the label in L_u) is a constant.
 
 Differences from the paper:
 - All images of a step pass the network together. With `network.batch_norm = "each"` every domain and its strong views
-  are normalised alone, as in the authors' code; with "apart" the target is together with its strong views, and the
-  sources are not.
+  are normalised alone, as in the authors' code; with "apart", in UDA, the target is together with its strong views,
+  and the sources are not.
 - Strong views are RandAugment as in the authors' code (`afield.data.strong_views`), for photographs without Cutout.
   They are made of a(x), crop and colours changed, where the augmentation does that. The authors make A(x) of x itself.
   Of a photograph their a(x) is only shifted and mirrored, so that their experts teach what they say of a cleaner image.

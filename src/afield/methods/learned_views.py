@@ -7,7 +7,8 @@ changed view of the same image (FixMatch, Sohn et al. 2020, arXiv 2001.07685, eq
 Differences from FixMatch:
 - The loop raises the weight of pseudo-labels from 0, where FixMatch's is constant.
 - In `far+` they are believed from a probability of 0.7 on, not 0.95.
-- A step sees as many target images as of one source; FixMatch sees seven without a label for each with one.
+- A step sees as many target images as of one source, if `training.target_batches` does not give `baseline+` more;
+  FixMatch sees seven without a label for each with one.
 - Evaluation is by the weights as they are, unless `training.average` says otherwise; FixMatch's are a moving average.
 - Pseudo-labels are of target images with the usual augmentation, which for photographs changes colours, too; FixMatch's
   weak views are only shifted and mirrored. Images without labels are the target's alone; FixMatch's include those with

@@ -17,6 +17,10 @@ MOST_BYTES_OF_HEADER = 100_000_000
 """Of a safetensors file, as safetensors itself has it."""
 
 
+CHOSEN = "chosen.ckpt"
+"""In a comparison's folder, the checkpoint of the method that it chose."""
+
+
 class RunFolder:
     """`config.toml`, `records.jsonl`, `last.ckpt`, `SELECTOR.ckpt` of others to keep, and what loggers write."""
 
@@ -76,7 +80,7 @@ class RunFolder:
         """Whether the records are those of a benchmark, whose runs have labels, and whose folder has no config."""
         return "label" in first_event(self.records) and not self.config.exists()
 
-    def check(self, resume: bool, overwrite: bool, resumable: bool = True) -> None:
+    def check(self, resume: bool, overwrite: bool) -> None:
         """Raise unless a run may be written here. Changes nothing."""
         if resume and overwrite:
             raise AfieldError("resume and overwrite exclude each other")
@@ -88,8 +92,7 @@ class RunFolder:
         if self.holds_benchmark:
             raise AfieldError(f"{self.path} holds the records of a benchmark; a run needs a folder of its own")
         if self.holds_run and not overwrite:
-            ways = "resume continues it, overwrite replaces it" if resumable else "overwrite replaces it"
-            raise AfieldError(f"{self.path} already holds a run; {ways}")
+            raise AfieldError(f"{self.path} already holds a run; resume continues it, overwrite replaces it")
         strange = [file.name for file in self.files if file.exists()]
         if strange and not self.holds_run:
             raise AfieldError(f"{self.path} holds a {strange[0]} that is not from a run; choose another folder")

@@ -1,5 +1,6 @@
 """Which of several runs on one target is best, as far as that can be known without its labels, or with a few."""
 
+from collections import Counter
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
@@ -46,12 +47,22 @@ class Ranking:
         return [name for name, of_one in self.places.items() if of_one[self.order[0]] == min(of_one.values())]
 
     @property
-    def agreement(self) -> float:
-        """Kendall's W: 1 where all selectors rank the runs alike, 0 where their ranks cancel out."""
+    def alone_first(self) -> list[str]:
+        """The selectors that put the first run first, before all others."""
+        return [name for name in self.firsts if self.places[name][self.order[0]] == 1]
+
+    @property
+    def agreement(self) -> float | None:
+        """Kendall's W, corrected for ties: 1 where all selectors rank the runs alike, 0 where their ranks cancel out.
+
+        None where every selector finds all runs equally good.
+        """
         count, selectors = len(self.runs), len(SCORES)
         sums = [selectors * mean for mean in self.mean_places.values()]
         spread = sum((each - fmean(sums)) ** 2 for each in sums)
-        return 12 * spread / (selectors**2 * (count**3 - count))
+        alike = [n for of_one in self.places.values() for n in Counter(of_one.values()).values()]
+        most = selectors**2 * (count**3 - count) - selectors * sum(n**3 - n for n in alike)
+        return 12 * spread / most if most else None
 
     @property
     def best_places(self) -> list[str]:
@@ -80,12 +91,15 @@ class Ranking:
     def verdict(self) -> str:
         """Which run is first, by what, and how sure that is."""
         first, count = self.order[0], len(SCORES)
-        agreed = (
-            f"the selectors' agreement is {self.agreement:.2f} "
-            "(Kendall's W: 1 if all rank alike, 0 if ranks cancel out)"
-        )
+        agreed = "every selector finds all equally good"
+        if self.agreement is not None:
+            meaning = "Kendall's W: 1 if all rank alike, 0 if ranks cancel out"
+            agreed = f"the selectors' agreement is {self.agreement:.2f} ({meaning})"
         if self.right is None:
-            return f"{first} is chosen without labels: {len(self.firsts)} of {count} selectors put it first; {agreed}"
+            shared = len(self.firsts) - len(self.alone_first)
+            found = f"{len(self.firsts)} of {count} selectors put it first"
+            found += f", {shared} with others as good" if shared else ""
+            return f"{first} is chosen without labels: {found}; {agreed}"
         blind = listed(self.best_places, "or")
         by = f"{self.labelled} labelled image{'s' * (self.labelled != 1)} of the target, used for nothing but choosing"
         return f"{first} is chosen by {by}: {self.right[first]} right; without labels it would be {blind}; {agreed}"
@@ -104,7 +118,14 @@ class Ranking:
             for name in self.order
         ]
         labels = {"labelled_images": self.labelled} if self.right is not None else {}
-        return {"chosen": self.order[0], "agreement": self.agreement, "firsts": self.firsts, **labels, "rows": rows}
+        return {
+            "chosen": self.order[0],
+            "agreement": self.agreement,
+            "firsts": self.firsts,
+            "alone_first": self.alone_first,
+            **labels,
+            "rows": rows,
+        }
 
 
 def listed(names: list[str], word: str = "and") -> str:

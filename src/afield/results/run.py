@@ -31,7 +31,10 @@ class Run:
 
     @property
     def accuracy(self) -> dict[str, float | None]:
-        """Test accuracy (0 to 1) by domain, of the sources and the target; None for a target without labels."""
+        """Accuracy (0 to 1) by domain, on the target's test images and on the sources' held-out ones.
+
+        These are the validation images of a source that has some. None for a target without labels.
+        """
         results = {**self.evaluation["sources"], **self.evaluation["target"]}
         return {name: result["accuracy"] for name, result in results.items()}
 

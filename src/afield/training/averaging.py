@@ -8,9 +8,10 @@ After the first averaged step both equal that step's weights; the weights before
 cyclical rate: under a schedule that falls to 0, such as half a cosine, averaged weights differ little from the last.
 
 Batch norm's running statistics are averaged as the weights are. They are themselves means over the last few batches, of
-networks that change little from step to step, so that their mean over the same steps is near what the averaged network
-would see; measuring that would take a pass over training images before each evaluation. All other buffers belong to a
-method, which alone knows what they are: the averaged network has them as they stand.
+networks that change little from step to step. Where averaging begins late, their mean over the same steps is near what
+the averaged network would see. From the first step on it is not: early networks differ much, and early evaluations of
+the average suffer by it. Measuring the statistics would take a pass over training images before each evaluation. All
+other buffers belong to a method, which alone knows what they are: the averaged network has them as they stand.
 """
 
 from collections.abc import Iterator, Mapping
