@@ -71,15 +71,15 @@ class MCD(Method):
         weight = self.options.discrepancy_weight
         yield self.losses(batch)
 
-        images, rows = self.images(batch), self.layout.stretches
-        kept = images[:0]
+        images, rows = self.images(batch), self.layout.stretches  # what C passes, too
+        sources = images[:0]
         if self.target_is_alone():
-            kept, images = batch.split(images)
+            sources, images = batch.split(images)
             rows = [(len(images), True)]
-        with torch.no_grad():
-            others = [self.features_aside(kept)] if len(kept) else []
         with self.layout.of(*rows):
             vectors = self.features_aside(images)
+        with torch.no_grad():  # afterwards, or autocast might keep weights that have no gradient for the pass above
+            others = [self.features_aside(sources)] if len(sources) else []
         scores = run_aside(self.classifier, torch.cat((*others, vectors.detach())))
         apart = self.discrepancy(scores[:, batch.num_labelled :])
         yield {"kept": self.classification(scores, batch), "apart": -weight * apart}
@@ -89,7 +89,7 @@ class MCD(Method):
                 if turn:  # G is still as step B saw it in the first
                     vectors = self.features_aside(images)
                 scores = run_aside(self.classifier, vectors, frozen=True)
-            yield {"together": weight * self.discrepancy(scores[:, batch.num_labelled - len(kept) :])}
+            yield {"together": weight * self.discrepancy(scores[:, batch.num_labelled - len(sources) :])}
 
     def target_is_alone(self) -> bool:
         """Whether what the network makes of the target's images depends on theirs alone."""
