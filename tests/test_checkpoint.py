@@ -288,7 +288,7 @@ def test_grey_images_and_other_sizes_are_fitted(model):
         np.full((4, 4, 3), 2.0), np.full((4, 4, 3), -0.1), np.full((4, 4, 3), np.nan), np.zeros((4, 4, 4), np.uint8),
         np.zeros((4,), np.uint8), np.zeros((2, 2, 4, 4, 3), np.uint8), np.zeros((4, 4, 3), object),
         np.full((4, 4, 3), "a"), np.zeros((0, 0, 3), np.uint8), torch.zeros(3, 0, 4), torch.zeros(4, 4, 3),
-        torch.zeros(2, 1, 4, 4), torch.full((3, 4, 4), 255.0), torch.zeros(3, 4, 4, dtype=torch.int32), np.array(0.5),
+        torch.zeros(2, 2, 4, 4), torch.full((3, 4, 4), 255.0), torch.zeros(3, 4, 4, dtype=torch.int32), np.array(0.5),
     ],
 )  # fmt: skip
 def test_what_is_no_image_is_an_error(model, images):

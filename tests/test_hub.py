@@ -114,6 +114,12 @@ def test_columns_that_cannot_be_guessed_are_asked_for(tmp_path, pictures):
     table(pictures, label=datasets.Value("int64")).rename_column("label", "kind").save_to_disk(tmp_path / "kind")
     fails(tmp_path / "kind", "no column label; its columns: ", "data.label_column")
     assert opened(tmp_path / "kind", label_column="kind").classes == ("0", "1")
+    both = table(pictures).map(lambda row: {"photo": row["image"].rotate(180)})
+    both.cast_column("photo", datasets.Image()).save_to_disk(tmp_path / "both")
+    assert opened(tmp_path / "both").checksum() == opened(pictures).checksum()
+    assert opened(tmp_path / "both", image_column="photo").checksum() != opened(pictures).checksum()
+    fails(tmp_path / "both", "the column 'label' (data.image_column) does not hold images", image_column="label")
+    fails(tmp_path / "both", "no column 'scan' (data.image_column)", image_column="scan")
     table(pictures).remove_columns("image").save_to_disk(tmp_path / "blind")
     fails(tmp_path / "blind", "has no column of images; its columns: id, domain, label")
 

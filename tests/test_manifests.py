@@ -119,6 +119,10 @@ def test_columns_may_have_other_names(manifest, rows):
     write(manifest, rows, ("Path", "site", "diagnosis"))
     fails(manifest, "has no column 'domain' (its columns: Path, site, diagnosis)", "data.domain_column")
     assert len(opened(manifest, domain_column="site", label_column="diagnosis").domains) == 3
+    expected = opened(write(manifest, rows)).checksum()
+    write(manifest, rows, ("File", "domain", "label"))
+    fails(manifest, "has no column 'path' (its columns: File, domain, label)", "data.image_column")
+    assert opened(manifest, image_column="file").checksum() == expected
 
 
 def test_a_manifest_from_a_spreadsheet_is_read(tmp_path, rows):

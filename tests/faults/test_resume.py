@@ -45,8 +45,8 @@ def assert_board_agrees(run):
         ("far", every(4, 4), kill_after_record, (8,)),
         ("far", every(5, 5), kill_after_record, (12,)),
         ("baseline", every(5, 4), kill_while_saving, ("last.ckpt", 0)),
-        ("baseline", every(4, 4), kill_while_saving, ("last.ckpt", 8)),
-        ("baseline", every(4, 4), kill_while_saving, ("last.ckpt", 12)),
+        ("baseline", every(8, 4), kill_while_saving, ("last.ckpt", 4)),
+        ("baseline", every(5, 4), kill_while_saving, ("last.ckpt", 8)),
         ("baseline", every(4, 4), kill_while_saving, ("source-val.ckpt", 4)),
     ],
 )

@@ -62,7 +62,7 @@ def test_a_stopped_run_has_saved_its_last_step_and_goes_on_bit_for_bit(
 
 
 def test_from_python_ctrl_c_is_a_keyboard_interrupt_and_a_second_one_does_not_wait(train_toy, tmp_path):
-    for times, saved in ((1, 8), (2, 4)):
+    for times, saved in ((1, 8), (2, 5)):
         with pytest.MonkeyPatch.context() as patch:
             signal_at(patch, 7, signal.SIGINT, times)
             with pytest.raises(KeyboardInterrupt):

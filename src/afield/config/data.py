@@ -36,6 +36,11 @@ class DataOptions(BaseModel):
         "digits",
         description="changes of training images: 'digits' shifts, 'photos' crops, mirrors and recolours; or 'none'",
     )
+    image_column: str = Field(
+        "",
+        description="column of a manifest that has the files, or of a Hugging Face data set that has the images; "
+        "empty: path, or the first column of images",
+    )
     domain_column: str = Field(
         "", description="column of a manifest or a Hugging Face data set that has the domain; empty: found by its name"
     )

@@ -50,11 +50,11 @@ def is_saved(folder: Path) -> bool:
     )
 
 
-def list_hub(name: str, *, domain: str = "", label: str = "") -> Listing:
-    """The images of a data set. `domain` and `label` are those columns, where their names do not tell."""
+def list_hub(name: str, *, image: str = "", domain: str = "", label: str = "") -> Listing:
+    """The images of a data set. `image`, `domain` and `label` are those columns, where their names do not tell."""
     tables, notes = _by_split(name, _load(name))
     features = next(iter(tables.values())).features
-    image = _image_column(name, features)
+    image = _image_column(name, features, image)
     domain = _domain_column(name, features, domain)
     label = _label_column(name, features, label, domain)
     entries: list[ImageEntry] = []
@@ -71,7 +71,7 @@ def list_hub(name: str, *, domain: str = "", label: str = "") -> Listing:
             if where is None:
                 raise AfieldError(f"{name}: row {row} of {split or 'the table'} has no {domain}")
             entries.append(ImageEntry(f"{split or 'row'}[{row}]", where, what, SPLITS.get(split.lower())))
-            stamps.append(stamp(version, row) if version else "")
+            stamps.append(stamp(version, image, row) if version else "")
     encoded = [table.select_columns([image]).cast_column(image, _undecoded()) for table in tables.values()]
     place = f"hf {os.path.abspath(name) if is_saved(Path(name)) else name}"  # noqa: PTH100
     origin = f"Hugging Face data set {name.removeprefix(PREFIX)}"
@@ -122,10 +122,14 @@ def _by_split(name: str, loaded: Any) -> tuple[dict[str, Any], list[str]]:
     ] if others else []
 
 
-def _image_column(name: str, features: Any) -> str:
+def _image_column(name: str, features: Any, wanted: str) -> str:
     import datasets
 
     found = [column for column, feature in features.items() if isinstance(feature, datasets.Image)]
+    if wanted:
+        if _present(name, features, wanted, "image_column") not in found:
+            raise AfieldError(f"{name}: the column '{wanted}' (data.image_column) does not hold images")
+        return wanted
     if not found:
         raise AfieldError(f"{name} has no column of images; its columns: {some_of(features, 10)}")
     return "image" if "image" in found else str(found[0])

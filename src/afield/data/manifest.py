@@ -23,16 +23,16 @@ NO_LABEL = "-1"
 LAYOUT = "a manifest has the columns path, domain, label and, where splits are given, split"
 
 
-def list_manifest(path: Path, *, skip_bad: bool = False, domain: str = "", label: str = "") -> Listing:
-    """The images a manifest names. `domain` and `label` are the names of those columns where they have others."""
-    columns = {"path": "path", "domain": domain or "domain", "label": label or "label", "split": "split"}
+def list_manifest(path: Path, *, skip_bad: bool = False, image: str = "", domain: str = "", label: str = "") -> Listing:
+    """The images a manifest names. `image` (of the files), `domain` and `label` are columns of other names."""
+    columns = {"path": image or "path", "domain": domain or "domain", "label": label or "label", "split": "split"}
     entries: list[ImageEntry] = []
     rows: dict[str, int] = {}
     for row, cells in enumerate(_read(path, columns), start=2 if path.suffix.lower() == ".csv" else 1):
         file, domain_name, label_name, split = map(_text, cells)
         where = f"{path}, row {row}"
         if not file or not domain_name:
-            raise AfieldError(f"{where}: no {columns['domain'] if file else 'path'}")
+            raise AfieldError(f"{where}: no {columns['domain' if file else 'path']}")
         file = os.path.normpath(file)
         if file in rows:
             raise AfieldError(f"{where}: {file} stands in row {rows[file]} already")
@@ -176,7 +176,7 @@ def _chosen(path: Path, heads: Sequence[str], columns: dict[str, str]) -> list[s
         hint = (
             "its columns must be separated by commas"
             if separated
-            else "other names for two of them: data.domain_column, data.label_column"
+            else "other names for three of them: data.image_column, data.domain_column, data.label_column"
         )
         raise AfieldError(f"{path} has no column '{missing[0]}' (its columns: {some_of(heads, 10)}); {LAYOUT}; {hint}")
     return [written.get(head.lower(), "") for head in columns.values()]

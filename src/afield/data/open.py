@@ -54,7 +54,7 @@ def _list(options: DataOptions) -> Listing:
     """The images of a data set that is not registered."""
     name = os.path.expanduser(options.name)  # noqa: PTH111 - no shell does so after an equals sign
     path = Path(name)
-    columns = {"domain": options.domain_column, "label": options.label_column}
+    columns = {"image": options.image_column, "domain": options.domain_column, "label": options.label_column}
     if name.startswith(PREFIX):
         return list_hub(name, **columns)
     if os.path.isdir(name):  # noqa: PTH112 - false, not an error, for what can be no path
