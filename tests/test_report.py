@@ -133,6 +133,11 @@ def test_without_target_labels_the_page_says_what_is_unknown(unlabelled, tmp_pat
     assert {"run-1-classes", "run-1-tsne", "run-1-unsure"} <= headings(page)
 
 
+def test_a_figure_names_the_runs_whose_curve_it_cannot_draw(unlabelled, runs, tmp_path, capsys):
+    assert call("figure", "curves", unlabelled / "run", runs / "far", "--out", tmp_path / "curves.png") == 0
+    assert capsys.readouterr().err == "note: left out, because the accuracy on their target is not known: run\n"
+
+
 def test_without_the_images_the_page_has_what_the_records_say(unlabelled, tmp_path):
     moved = shutil.copytree(unlabelled / "run", tmp_path / "run")
     (unlabelled / "photos").rename(tmp_path / "elsewhere")

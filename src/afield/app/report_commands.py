@@ -1,5 +1,6 @@
 """The commands `afield report` and `afield figure`."""
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,7 +10,7 @@ import typer
 
 from afield.app.completion import one_of
 from afield.app.options import MethodAgain, name_of_method
-from afield.errors import AfieldError, unknown
+from afield.errors import AfieldError, printable, unknown
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -92,7 +93,12 @@ def draw(kind: str, named: "list[Named]", file: Path, coloured_by: str, begin: "
     from afield.analysis import figures
 
     if kind == "curves":
-        figures.save(figures.curves([history for each in named for history in each.histories]), file)
+        histories = [history for each in named for history in each.histories]
+        figures.save(figures.curves(histories), file)
+        unknown_ones = [h.name for h in histories if all(value is None for value in h.target_accuracy)]
+        if len(histories) > 1 and unknown_ones:
+            names = ", ".join(map(printable, unknown_ones))
+            print(f"note: left out, because the accuracy on their target is not known: {names}", file=sys.stderr)
         return
     from afield.analysis.complexity import complexity_of
     from afield.analysis.divergence import divergence_of
