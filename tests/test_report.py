@@ -111,7 +111,7 @@ def test_a_run_that_was_cut_is_shown_as_far_as_it_came(train_toy, tmp_path):
         train_toy(tmp_path / "cut")
     page = written(tmp_path / "cut", out=tmp_path / "cut.html")
     assert "was cut before its end; evaluated up to step 5 of 12" in page
-    assert "checkpoint of step 4" in page
+    assert "checkpoint of step 5" in page
     assert {"run-1-tsne", "run-1-config"} <= headings(page)
 
 
