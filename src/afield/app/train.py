@@ -201,7 +201,8 @@ def _opened(source: DomainSet | DataOptions) -> DomainSet:
 
 
 def _opened_again(source: DomainSet | DataOptions) -> DomainSet:
-    hint = "the run goes on where they are found as at its start; images that came from Python are given again as data"
+    """The data set of a run that goes on."""
+    hint = "to resume, put them back where they were; images that came from Python are given again (data=)"
     return source if isinstance(source, DomainSet) else open_own(source, hint)
 
 
