@@ -72,6 +72,8 @@ def test_called_again_it_goes_on_where_it_was_stopped(photos, tmp_path):
     before = (tmp_path / "d/far-seed0/records.jsonl").read_bytes()
     again()
     assert (tmp_path / "d/far-seed0/records.jsonl").read_bytes() == before, "what has ended is not trained again"
+    with pytest.raises(AfieldError, match=r"d holds a demo with other settings; overwrite replaces it: .*steps = 3"):
+        again(steps=3)
 
 
 def test_without_a_word_it_adapts_to_the_domain_without_labels_in_few_steps(photos, tmp_path, monkeypatch):

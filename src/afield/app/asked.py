@@ -100,6 +100,16 @@ def choose_config(domains: DomainSet, layers: list[Values], stored: list[Values]
     return divided(config, given)
 
 
+def check_like_before(folder: RunFolder, layers: list[Values], what: str, way: str) -> None:
+    """Raise if the run in a folder has other settings than it would have now; `what` is what the folder above holds."""
+    if not folder.config.exists():
+        return
+    try:
+        check_same(resolve(completed(read_stored(folder))), merge(*layers))
+    except AfieldError as error:
+        raise AfieldError(f"{folder.path.parent} holds {what} with other settings; {way}: {error}") from error
+
+
 def config_to_be(layers: list[Values]) -> Config:
     """The config that a run would have; images are looked at only where they decide about it."""
     check_early(layers, [])

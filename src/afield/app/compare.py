@@ -9,14 +9,14 @@ from typing import Any
 import torch
 from rich.table import Table
 
-from afield.app.asked import asked_layers, check_early, data_options, read_stored
+from afield.app.asked import asked_layers, check_early, check_like_before, data_options
 from afield.app.model import load
 from afield.app.show import empty_table
 from afield.app.side_by_side import Calls, train_side_by_side
 from afield.app.train import train
 from afield.config.catalogue import canonical_name, check_sources, find_entry
 from afield.config.data import OWN_PRESETS, TaskOptions
-from afield.config.layers import Values, check_same, completed, merge, resolve
+from afield.config.layers import Values
 from afield.data.domain import DomainSet
 from afield.data.open import open_data
 from afield.data.pixels import read_square
@@ -83,7 +83,8 @@ def compare(
         check_sources(find_entry(name), len(sources))
     check_labels(images, domains.classes)
     for name in names:
-        check_like_before(out / name, asked_layers(None, settings, method=name, **task, **asked))
+        layers = asked_layers(None, settings, method=name, **task, **asked)
+        check_like_before(RunFolder(out / name), layers, "a comparison", "another folder is needed")
     if count > 1 and isinstance(data, str) and data in builders() and data not in OWN_PRESETS:
         data = load_data(data)  # registered in this process, so that others could not open it by its name
     common = asked | {"data": data, "task": "uda", "target": target, "settings": settings}
@@ -100,16 +101,6 @@ def compare(
     link(runs[found.order[0]].checkpoint, out / CHOSEN)
     write_whole(out / VALUES, json.dumps(found.as_values() | {"failures": failures}, indent=2) + "\n")
     return found, failures
-
-
-def check_like_before(folder: Path, layers: list[Values]) -> None:
-    """Raise if a method has been trained for this comparison with other settings."""
-    if RunFolder(folder).config.exists():
-        try:
-            check_same(resolve(completed(read_stored(RunFolder(folder)))), merge(*layers))
-        except AfieldError as error:
-            ways = "give the same settings to go on with that comparison, or another folder"
-            raise AfieldError(f"{folder.parent} holds a comparison with other settings: {error}; {ways}") from error
 
 
 def fitting_methods(names: list[str], count: int, say: Callable[[str], None]) -> list[str]:

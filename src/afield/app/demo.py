@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.table import Table
 
-from afield.app.asked import asked_layers, check_early, choose_config, data_options
+from afield.app.asked import asked_layers, check_early, check_like_before, choose_config, data_options
 from afield.app.show import empty_table
 from afield.app.train import train
 from afield.config.catalogue import find_entry
@@ -86,6 +86,9 @@ def run_demo(
             asked["steps"] = min(config.training.steps, STEPS)
         if config.network.starts_trained:
             settings = SHORT | (settings or {})
+    for method, seed in sorted(begun):
+        layers = asked_layers(None, settings, data=name, task="uda", target=target, method=method, seed=seed, **asked)
+        check_like_before(RunFolder(folders[method, seed]), layers, "a demo", "overwrite replaces it")
     runs: dict[str, list[Run]] = {method: [] for method in METHODS}
     for (method, seed), folder in folders.items():
         run = train(
