@@ -95,6 +95,7 @@ RECIPES = [
     ("far", SEVERAL | ADAM | {"training.precision": "bf16"}),
     ("adda", SEVERAL),
     ("mcd", SEVERAL | STREAMED),
+    ("mcd", {"network.batch_norm": "apart"}),  # where the target passes alone
 ]
 
 
