@@ -142,6 +142,15 @@ def test_a_large_jpeg_is_what_it_would_be_decoded_whole():
         assert np.abs(fast - square(image, 32, oblong)).mean() < 4
 
 
+def test_a_large_jpeg_of_fine_detail_is_nearly_what_it_would_be_decoded_whole():
+    rng = np.random.default_rng(0)
+    image = Image.fromarray(rng.integers(0, 256, (128, 128, 3), np.uint8)).resize((256, 256), Image.Resampling.BICUBIC)
+    content = encoded(image, "JPEG", quality=95)
+    with Image.open(io.BytesIO(content)) as whole:
+        expected = np.asarray(whole.resize((32, 32), Image.Resampling.BILINEAR)).astype(int)
+    assert np.abs(read_square(content, 32, "squash") - expected).mean() < 4
+
+
 def bomb() -> bytes:
     """A PNG of a few bytes that says it is 20,000 pixels high and wide."""
 

@@ -56,7 +56,8 @@ class NetworkOptions(BaseModel):
             raise ValueError("pretrained needs a timm backbone: there are no ImageNet weights for the digit network")
         if self.pretrained and self.weights:
             raise ValueError(
-                "pretrained and weights are two ways to start the backbone: choose one (--no-pretrained: weights)"
+                "pretrained and weights are two ways to start the backbone: choose one; "
+                "pretrained = false (--no-pretrained) leaves the weights"
             )
         if self.batch_norm == "frozen" and not self.starts_trained:
             raise ValueError("batch_norm 'frozen' keeps pretrained statistics: set pretrained or weights")

@@ -11,9 +11,9 @@ Differences from the paper:
 - One step eps and one share alpha serve both networks, as in the authors' code; Algorithm 1 has two of each. In the
   paper the label network may also read the domain network's features, as constants; not in that code, nor here.
 - The gradient is that of the sum over images, so that a move does not shrink with the batch. (Batch norm's statistics
-  let the losses of other images take part in it.) The authors' code takes it
-  of the mean over 32 images, clips it to 0.1, and goes 10 times as far. Hence our step of 10 / 32, and no value that
-  moves by more than 1. Where domains are easily told apart, as digits are, J_d is nearly 0 and so is the move.
+  let the losses of other images take part in it.) The authors' code takes it of the mean over 32 images, clips it to
+  0.1, and goes 10 times as far. Hence our step of 10 / 32, and no value that moves by more than 1. Where domains are
+  easily told apart, as digits are, J_d is nearly 0 and so is the move.
 - Moved images do not enter batch norm's running statistics; the authors' networks have none.
 """
 
